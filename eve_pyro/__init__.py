@@ -11,7 +11,7 @@ __version__ = "0.1.0.dev0"
 
 _EXPORTS: dict[str, str] = {}
 
-__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
+__all__ = ["__version__", *_EXPORTS]
 
 
 def __getattr__(name: str) -> Any:

@@ -46,9 +46,8 @@ def check_real(
     if not ok:
         left = "(" if exclusive or minimum == -math.inf else "["
         right = ")" if exclusive or maximum == math.inf else "]"
-        raise ValueError(
-            f"{name} must be a finite number in {left}{minimum:g}, {maximum:g}{right}, got {value!r}"
-        )
+        accepted = f"{left}{minimum:g}, {maximum:g}{right}"
+        raise ValueError(f"{name} must be a finite number in {accepted}, got {value!r}")
     return float(value)
 
 
