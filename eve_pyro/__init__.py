@@ -9,7 +9,10 @@ from typing import Any
 
 __version__ = "0.1.0.dev0"
 
-_EXPORTS: dict[str, str] = {}
+_EXPORTS = {
+    "EVEGuide": "eve_pyro.infer",
+    "EVEModule": "eve_pyro.nn",
+}
 
 __all__ = ["__version__", *_EXPORTS]
 

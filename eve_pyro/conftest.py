@@ -2,8 +2,10 @@
 
 import matplotlib
 import pyro
+import pyro.distributions as dist
 import pytest
 import torch
+from torch import nn
 
 matplotlib.use("Agg")
 torch.set_num_threads(1)
@@ -16,3 +18,9 @@ def fresh_pyro():
     pyro.set_rng_seed(0)
     yield
     pyro.clear_param_store()
+
+
+@pytest.fixture(autouse=True)
+def names(doctest_namespace):
+    """What every example may use without importing it."""
+    doctest_namespace.update(torch=torch, nn=nn, pyro=pyro, dist=dist)

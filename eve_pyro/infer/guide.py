@@ -1,0 +1,202 @@
+"""EVEGuide: the guide reading of a model, as an effect handler."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyro
+from pyro import poutine
+from pyro.distributions import Distribution
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import prune_subsample_sites, site_is_subsample
+from torch import Tensor, nn
+
+from eve_pyro.nn.module import is_eve_site, name_sites
+
+
+class StaleParameterError(RuntimeError):
+    """Pyro's parameter store trains tensors that are not this model's parameters.
+
+    Example:
+        >>> issubclass(StaleParameterError, RuntimeError)
+        True
+    """
+
+
+class EVEGuide(GuideMessenger, nn.Module):
+    """Guide that draws every EVE site of a model from its local posterior.
+
+    Calling the guide runs the model once with the posteriors in place, and that one run yields
+    both traces of an ELBO: the networks are not evaluated a second time. Sites without a
+    posterior are left to the prior, or to a guide of yours for them.
+
+    The guide works wherever a Pyro guide does: with ``SVI``, every ELBO, ``Predictive``, as a
+    module in ``elbo(model, guide)``. Used as a context manager it makes the model itself draw
+    from the posteriors: ``with EVEGuide(net): y = net(x)``.
+
+    Building it names the EVE sites by module path (:func:`~eve_pyro.nn.name_sites`).
+
+    Arguments:
+        model: a module with EVE layers, or a function that calls one (its layers are then named
+            by ``name_sites(net)``, which you call yourself).
+        guide: optional guide for the model's other latent variables: an ``AutoGuide`` class
+            such as ``AutoNormal`` (built here, blind to the EVE sites), or any guide callable
+            with the model's arguments.
+
+    Raises:
+        TypeError: if the model or guide is not callable.
+        StaleParameterError: when called by ``SVI`` while Pyro's parameter store holds other
+            tensors under the names of this model's parameters (a second model of one class in
+            one process): those would be trained and the model left as it is, without a word.
+        ValueError: when called, if an EVE site occurs twice in one pass.
+
+    Example:
+        >>> from eve_pyro import EVEModule
+        >>> net = nn.Sequential(EVEModule(3, 4), EVEModule(4, 2))
+        >>> guide = EVEGuide(net)
+        >>> draws = guide(torch.randn(5, 3))
+        >>> {name: tuple(z.shape) for name, z in draws.items()}
+        {'0': (5, 4, 1), '1': (5, 2, 1)}
+    """
+
+    def __init__(self, model: Callable, guide: Any = None) -> None:
+        if not callable(model):
+            raise TypeError(f"model must be callable, got {model!r}")
+        nn.Module.__init__(self)
+        GuideMessenger.__init__(self, model)
+        if isinstance(model, nn.Module):
+            name_sites(model)
+        if isinstance(guide, type) and issubclass(guide, AutoGuide):
+            guide = guide(poutine.block(model, hide_fn=is_eve_site))
+        if guide is not None and not callable(guide):
+            raise TypeError(f"guide must be callable or an AutoGuide class, got {guide!r}")
+        self.guide = guide
+        self._guide_trace = Trace()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Run the model with its EVE sites drawn from their posteriors.
+
+        Arguments are the model's. Returns the value of every sample site by name.
+        """
+        self._guide_trace = Trace()
+        if self.guide is not None:
+            traced = poutine.trace(self.guide).get_trace(*args, **kwargs)
+            self._guide_trace = traced
+        return super().__call__(*args, **kwargs)
+
+    def get_traces(self) -> tuple[Trace, Trace]:
+        """The pair (model_trace, guide_trace) of the last call."""
+        model_trace, guide_trace = super().get_traces()
+        for name, site in guide_trace.nodes.items():
+            if site["infer"].get("left_to_prior"):
+                # One distribution object in both: objectives see at once that its KL is zero.
+                model_trace.nodes[name]["fn"] = site["fn"]
+        for name, site in prune_subsample_sites(self._guide_trace).nodes.items():
+            if site["type"] == "sample" and not site["is_observed"]:
+                guide_trace.nodes[name] = site  # keeps the order of sites that are there
+        return model_trace, guide_trace
+
+    def get_posterior(self, name: str, prior: Distribution) -> Distribution:
+        """The distribution of a site that is neither an EVE site nor in the given guide."""
+        return prior
+
+    def _pyro_sample(self, msg: Any) -> None:
+        name = msg["name"]
+        traced = self._guide_trace.nodes.get(name)
+        if traced is not None and not msg["is_observed"]:
+            msg["value"], msg["done"] = traced["value"], True
+            if not site_is_subsample(msg):
+                msg["infer"]["prior"] = msg["fn"]
+                msg["fn"] = traced["fn"]
+        elif is_eve_site(msg) and not msg["is_observed"]:
+            if name in self.trace.nodes:
+                raise ValueError(
+                    f"EVE site {name!r} occurs twice in one pass: a layer was called twice, or "
+                    "two layers share a name. Give each call a layer of its own, or layers names "
+                    "of their own with name= or name_sites(model)"
+                )
+            prior = msg["fn"]
+            msg["infer"]["prior"] = prior
+            posterior = msg["infer"]["posterior"]()
+            if posterior.batch_shape != prior.batch_shape:
+                posterior = posterior.expand(prior.batch_shape)
+            msg["fn"] = posterior
+        elif not msg["is_observed"] and not site_is_subsample(msg):
+            msg["infer"]["left_to_prior"] = True
+            super()._pyro_sample(msg)
+
+    def _pyro_post_param(self, msg: Any) -> None:
+        super()._pyro_post_param(msg)
+        # pyro.module hands over the module's own Parameter and returns what the store holds.
+        given = msg["args"][1] if len(msg["args"]) > 1 else None
+        unconstrained = getattr(msg["value"], "unconstrained", None)
+        if not isinstance(given, nn.Parameter) or unconstrained is None:
+            return
+        if unconstrained() is not given and _trains_the_store() and not self._owns(unconstrained()):
+            raise StaleParameterError(
+                f"Pyro's parameter store holds another tensor under {msg['name']!r}, probably of "
+                "a model built before: SVI would train that one and leave this model unchanged. "
+                "Call pyro.clear_param_store() before you train a new model with SVI, or train "
+                "with eve_pyro.infer.Trainer or elbo(model, guide) and a torch optimizer, which "
+                "take the parameters from the model"
+            )
+
+    def _owns(self, parameter: Tensor) -> bool:
+        model = self.model
+        return isinstance(model, nn.Module) and any(p is parameter for p in model.parameters())
+
+
+def _trains_the_store() -> bool:
+    """Whether somebody collects parameters as ``SVI`` does, from the store by name."""
+    return any(getattr(handler, "param_only", False) for handler in _PYRO_STACK)
+
+
+class PosteriorMean(Messenger):
+    """Handler that sets every EVE site to the mean of its posterior.
+
+    One deterministic pass: the network as if its neurons carried no spread.
+
+    Example:
+        >>> from eve_pyro import EVEModule
+        >>> net = EVEModule(3, 4)
+        >>> x = torch.randn(5, 3)
+        >>> with PosteriorMean():
+        ...     a, b = net(x), net(x)
+        >>> torch.equal(a, b)
+        True
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if is_eve_site(msg) and not msg["is_observed"] and not msg["done"]:
+            posterior = msg["infer"]["posterior"]()
+            msg["value"] = posterior.mean
+            msg["done"] = True
+
+
+@contextmanager
+def local_parameters() -> Iterator[None]:
+    """Context in which no module finds another module's parameters in Pyro's global store.
+
+    Inside it, models of one class train and predict side by side; the trainer and the predictor
+    of this package run in it. Parameters of plain functions (``pyro.param``) stay visible, those
+    of modules are hidden and live in their modules.
+
+    Example:
+        >>> from eve_pyro import EVEModule
+        >>> net = pyro.nn.PyroModule[nn.Sequential](EVEModule(3, 4))
+        >>> with local_parameters():
+        ...     _ = EVEGuide(net)(torch.randn(5, 3))
+        >>> list(pyro.get_param_store())
+        []
+    """
+    store = pyro.get_param_store()
+    state = store.get_state()
+    # Modules register Parameters, pyro.param in a function makes plain tensors.
+    kept = {k: v for k, v in state["params"].items() if not isinstance(v, nn.Parameter)}
+    constraints = {k: state["constraints"][k] for k in kept}
+    with store.scope({"params": kept, "constraints": constraints}):
+        yield

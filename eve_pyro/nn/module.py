@@ -1,0 +1,284 @@
+"""EVEModule: a layer of distributional neurons."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Distribution
+from pyro.poutine.scale_messenger import ScaleMessenger
+from torch import Tensor, nn
+
+from eve_pyro._checks import check_int, check_real
+from eve_pyro.nn.emission import EmissionLike, make_emission
+from eve_pyro.nn.encoder import GaussianEncoder
+from eve_pyro.nn.latent import LatentNormal, position_dims
+from eve_pyro.nn.penalty import Penalty
+
+_unnamed = count()
+
+
+class StandardNormal(nn.Module):
+    """The default prior, N(0, 1) for every latent dim.
+
+    Example:
+        >>> StandardNormal()(torch.zeros(5, 3)).batch_shape
+        torch.Size([1, 1])
+    """
+
+    def forward(self, h: Tensor) -> LatentNormal:
+        # Created from h: dtype and device follow the data. A product of a low-precision
+        # (autocast) layer still has a prior in single precision, as its posterior has.
+        dtype = torch.promote_types(h.dtype, torch.float32)
+        return LatentNormal(h.new_zeros(1, 1, dtype=dtype), h.new_ones(1, 1, dtype=dtype))
+
+
+class _FixedPrior(nn.Module):
+    def __init__(self, prior: Distribution | Callable[[Tensor], Distribution]) -> None:
+        super().__init__()
+        self.distribution = prior
+
+    def forward(self, h: Tensor) -> Distribution:
+        fixed = isinstance(self.distribution, torch.distributions.Distribution)
+        return self.distribution if fixed else self.distribution(h)
+
+
+class _KLScale(ScaleMessenger):
+    """``poutine.scale`` by a tensor whose sign was checked when it was set.
+
+    Pyro's own check would read the tensor back to the host in every step, and rejects the 0 at
+    which a warm-up starts; 0 times a finite log probability is exactly 0.
+    """
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+
+
+class EVEModule(nn.Module):
+    """A layer of ``out_features`` distributional neurons.
+
+    Each neuron holds a latent z of ``latent_dim`` dims with prior p(z) = N(0, I), a posterior
+    q(z|h) = N(mu(h), diag sigma(h)^2) amortized over the layer's input h, and an emission
+    a = g(z, h). The layer is one ``pyro.sample`` site: the model reading draws it from the
+    prior, the guide reading (:class:`~eve_pyro.infer.EVEGuide`) from the posterior, and an ELBO
+    prices it at beta * KL(q || p), summed over units and latent dims, in nats.
+
+    It drops in where a ``Linear`` and its activation stood, in any container. The site is named
+    by the layer's path in the model once an ``EVEGuide`` (or :func:`name_sites`) has seen the
+    model; before that it has a name of its own.
+
+    Reference: Y. Ruffenach, "The Neuron Is the Distribution".
+
+    Arguments:
+        in_features: size of the input's last dim.
+        out_features: number of neurons.
+        latent_dim: latent dims per neuron. Default 1.
+        emission: a = g(z, h): an activation's name (default ``"relu"``), ``"gated"``,
+            ``"residual"``, an :class:`~eve_pyro.nn.Emission` class, or a module or callable of
+            (z, h).
+        beta: weight of the layer's KL against the summed log likelihood. The default 1e-3
+            trains well for tables; 1 gives the ELBO itself, 0 exactly the likelihood. It lives
+            in a buffer: change it with :meth:`set_beta`. A "mean over units" convention with
+            weight b is beta = b / out_features.
+        encoder: module from h to the posterior, a reparameterized distribution of batch shape
+            (*, out_features, latent_dim). Default: a :class:`~eve_pyro.nn.GaussianEncoder`.
+        sigma, sigma_init, log_sigma_bounds: of the default encoder.
+        prior: a distribution, or a module or callable from h to one, whose batch shape
+            broadcasts to (*, out_features, latent_dim). Default: the standard normal. Give a
+            module to learn a prior. A bare distribution stays on the device it was made on.
+        penalties: :class:`~eve_pyro.nn.FreeBits`, :class:`~eve_pyro.nn.TargetBand` or your own.
+        position_dims: number of input dims between plates and features, inferred from the
+            active plates if None (default).
+        name: fixed site name; the module path if None (default).
+        device, dtype: of the parameters.
+
+    Shapes:
+        (*, in_features) -> (*, out_features). The site has shape (*, out_features, latent_dim);
+        dims covered by plates are batch dims, all others event dims.
+
+    Raises:
+        ValueError: for sizes below 1, a negative or non-finite beta, unknown names, and in
+            ``forward`` for an input whose last dim is not in_features.
+
+    Example:
+        >>> layer = EVEModule(8, 64, latent_dim=2)
+        >>> layer(torch.randn(10, 8)).shape
+        torch.Size([10, 64])
+        >>> layer.posterior(torch.randn(10, 8)).stddev.shape
+        torch.Size([10, 64, 2])
+    """
+
+    beta: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        latent_dim: int = 1,
+        *,
+        emission: EmissionLike = "relu",
+        beta: float = 1e-3,
+        encoder: nn.Module | None = None,
+        sigma: str = "input",
+        sigma_init: float = 0.3,
+        log_sigma_bounds: tuple[float, float] = (-7.0, 2.0),
+        prior: Distribution | Callable[[Tensor], Distribution] | None = None,
+        penalties: Iterable[Penalty] = (),
+        position_dims: int | None = None,
+        name: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features = check_int("in_features", in_features)
+        self.out_features = check_int("out_features", out_features)
+        self.latent_dim = check_int("latent_dim", latent_dim)
+        sizes = (in_features, out_features, latent_dim)
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.encoder = encoder or GaussianEncoder(
+            *sizes,
+            sigma=sigma,
+            sigma_init=sigma_init,
+            log_sigma_bounds=log_sigma_bounds,
+            **options,
+        )
+        self.emission = make_emission(emission, *sizes, **options)
+        if prior is None:
+            self.prior: nn.Module = StandardNormal()
+        else:
+            self.prior = prior if isinstance(prior, nn.Module) else _FixedPrior(prior)
+        self.penalties = nn.ModuleList(penalties)
+        if position_dims is not None:
+            check_int("position_dims", position_dims, 0)
+        self.position_dims = position_dims
+        self._seen_position_dims: int | None = None
+        self._fixed_name = name
+        self.site = name or f"eve_{next(_unnamed)}"
+        self.register_buffer("beta", torch.empty((), **options))
+        self.set_beta(beta)
+
+    def set_beta(self, beta: float) -> None:
+        """Set the weight of this layer's KL, in place, so that traced programs see it.
+
+        Raises:
+            ValueError: if beta is negative or not finite.
+        """
+        self.beta.fill_(check_real("beta", beta, 0.0))
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters of the layer's parts anew, wherever they can."""
+        for part in (self.encoder, self.emission, self.prior, *self.penalties):
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+
+    def posterior(self, h: Tensor) -> Distribution:
+        """The local posterior q(z|h), of batch shape (*, out_features, latent_dim)."""
+        self._check(h)
+        return self.encoder(h)
+
+    def forward(self, h: Tensor) -> Tensor:
+        self._check(h)
+        prior = self.prior(h).expand((*h.shape[:-1], self.out_features, self.latent_dim))
+        event_dims = self._position_dims(h) + 2
+        posterior: list[Distribution] = []
+
+        def encode() -> Distribution:
+            # Run by the guide alone: the model reading never pays for the encoder.
+            posterior[:] = [self.encoder(h)]
+            return posterior[0].to_event(event_dims)
+
+        with _KLScale(self.beta):
+            z = pyro.sample(self.site, prior.to_event(event_dims), infer={"posterior": encode})
+        if posterior:
+            for i, penalty in enumerate(self.penalties):
+                cost = penalty(posterior[0], prior, self.beta)
+                pyro.factor(f"{self.site}.penalty{i}", -cost.sum(tuple(range(1 - event_dims, 0))))
+        return self.emission(z, h)
+
+    def _position_dims(self, h: Tensor) -> int:
+        if self.position_dims is not None:
+            return self.position_dims
+        found = position_dims(h, self._seen_position_dims)
+        self._seen_position_dims = found
+        return found
+
+    def _check(self, h: Tensor) -> None:
+        if h.dim() == 0 or h.shape[-1] != self.in_features:
+            raise ValueError(
+                f"input of {self.site!r} must have shape (*, {self.in_features}), "
+                f"got {tuple(h.shape)}"
+            )
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, latent_dim={self.latent_dim}"
+
+
+def eve_modules(model: nn.Module) -> Iterator[tuple[str, EVEModule]]:
+    """The EVE layers of a model with their paths, in order of registration.
+
+    Example:
+        >>> net = nn.Sequential(EVEModule(3, 4), nn.Linear(4, 1))
+        >>> [path for path, _ in eve_modules(net)]
+        ['0']
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, EVEModule):
+            yield path, module
+
+
+def name_sites(model: nn.Module) -> None:
+    """Name every EVE site by its layer's path in ``model``; ``EVEGuide(model)`` does this.
+
+    Layers built with ``name=`` keep that name. A model that is itself a layer is named "eve".
+
+    Raises:
+        ValueError: if two layers would share a name.
+
+    Example:
+        >>> net = nn.Sequential(EVEModule(3, 4), nn.Linear(4, 1))
+        >>> name_sites(net)
+        >>> net[0].site
+        '0'
+    """
+    names: dict[str, str] = {}
+    for path, layer in eve_modules(model):
+        name = layer._fixed_name or path or "eve"
+        if name in names:
+            raise ValueError(
+                f"the EVE layers at {names[name]!r} and {path!r} share the site name {name!r}; "
+                "give one of them another name="
+            )
+        names[name] = path
+        layer.site = name
+
+
+def set_beta(model: nn.Module, beta: float) -> None:
+    """Set the KL weight of every EVE layer of a model.
+
+    Raises:
+        ValueError: if beta is negative or not finite.
+
+    Example:
+        >>> net = nn.Sequential(EVEModule(3, 4), nn.Linear(4, 1))
+        >>> set_beta(net, 0.5)
+        >>> net[0].beta
+        tensor(0.5000)
+    """
+    for _, layer in eve_modules(model):
+        layer.set_beta(beta)
+
+
+def is_eve_site(site: dict[str, Any]) -> bool:
+    """Whether a site of a trace (or a message) is the latent of an EVE layer.
+
+    Use it to hide EVE sites from a guide for a model's other latents:
+    ``AutoNormal(poutine.block(model, hide_fn=is_eve_site))``.
+
+    Example:
+        >>> from pyro import poutine
+        >>> trace = poutine.trace(EVEModule(3, 4, name="layer")).get_trace(torch.randn(5, 3))
+        >>> is_eve_site(trace.nodes["layer"])
+        True
+    """
+    return site["type"] == "sample" and "posterior" in (site["infer"] or {})
