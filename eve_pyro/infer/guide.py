@@ -15,7 +15,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
 
-from eve_pyro.nn.module import is_eve_site, name_sites
+from eve_pyro.nn.module import eve_modules, is_eve_site, name_sites
 
 
 class StaleParameterError(RuntimeError):
@@ -52,6 +52,7 @@ class EVEGuide(GuideMessenger, nn.Module):
         StaleParameterError: when called by ``SVI`` while Pyro's parameter store holds other
             tensors under the names of this model's parameters (a second model of one class in
             one process): those would be trained and the model left as it is, without a word.
+            Likewise if the store does not know a layer's parameters at all.
         ValueError: when called, if an EVE site occurs twice in one pass.
 
     Example:
@@ -62,6 +63,8 @@ class EVEGuide(GuideMessenger, nn.Module):
         >>> {name: tuple(z.shape) for name, z in draws.items()}
         {'0': (5, 4, 1), '1': (5, 2, 1)}
     """
+
+    trace: Trace
 
     def __init__(self, model: Callable, guide: Any = None) -> None:
         if not callable(model):
@@ -76,6 +79,7 @@ class EVEGuide(GuideMessenger, nn.Module):
             raise TypeError(f"guide must be callable or an AutoGuide class, got {guide!r}")
         self.guide = guide
         self._guide_trace = Trace()
+        self._registered = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Run the model with its EVE sites drawn from their posteriors.
@@ -86,7 +90,10 @@ class EVEGuide(GuideMessenger, nn.Module):
         if self.guide is not None:
             traced = poutine.trace(self.guide).get_trace(*args, **kwargs)
             self._guide_trace = traced
-        return super().__call__(*args, **kwargs)
+        draws = super().__call__(*args, **kwargs)
+        if not self._registered and _trains_the_store():
+            self._check_registered()
+        return draws
 
     def get_traces(self) -> tuple[Trace, Trace]:
         """The pair (model_trace, guide_trace) of the last call."""
@@ -144,6 +151,22 @@ class EVEGuide(GuideMessenger, nn.Module):
                 "with eve_pyro.infer.Trainer or elbo(model, guide) and a torch optimizer, which "
                 "take the parameters from the model"
             )
+
+    def _check_registered(self) -> None:
+        """Whether the store knows the EVE layers that just ran; ``SVI`` trains nothing else."""
+        sites = self.trace.nodes.values()
+        store = {id(site["value"].unconstrained()) for site in sites if site["type"] == "param"}
+        for path, layer in eve_modules(self.model) if isinstance(self.model, nn.Module) else ():
+            if layer.site in self.trace.nodes:
+                for name, p in layer.named_parameters():
+                    if p.requires_grad and id(p) not in store:
+                        raise StaleParameterError(
+                            f"parameter {name!r} of the EVE layer {path!r} is not in Pyro's "
+                            "parameter store: SVI would leave it unchanged. Make the layer, or "
+                            "the plain module that holds it, an attribute of a PyroModule and "
+                            "read it there (self.net(x)), or call pyro.module in the model"
+                        )
+        self._registered = True
 
     def _owns(self, parameter: Tensor) -> bool:
         model = self.model
