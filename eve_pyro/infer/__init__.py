@@ -3,6 +3,8 @@
 from eve_pyro.infer.elbo import MCNLL_ELBO, MomentMatchedELBO, PathwiseELBO
 from eve_pyro.infer.guide import EVEGuide, PosteriorMean, StaleParameterError, local_parameters
 from eve_pyro.infer.linear import LinearGaussianELBO
+from eve_pyro.infer.mixtures import CategoricalMixture, GaussianMixture, Mixture, concatenate
+from eve_pyro.infer.predictive import StreamingPredictive
 from eve_pyro.infer.schedule import (
     BetaSchedule,
     constant,
@@ -14,12 +16,17 @@ from eve_pyro.infer.schedule import (
 __all__ = [
     "MCNLL_ELBO",
     "BetaSchedule",
+    "CategoricalMixture",
     "EVEGuide",
+    "GaussianMixture",
     "LinearGaussianELBO",
+    "Mixture",
     "MomentMatchedELBO",
     "PathwiseELBO",
     "PosteriorMean",
     "StaleParameterError",
+    "StreamingPredictive",
+    "concatenate",
     "constant",
     "cosine_warmup",
     "cyclical",

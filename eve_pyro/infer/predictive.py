@@ -1,0 +1,213 @@
+"""The streaming predictor: posterior draws in bounded memory, kept as a mixture."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Distribution, MixtureSameFamily
+from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal
+from tqdm.auto import tqdm
+
+from eve_pyro._checks import check_int
+from eve_pyro.infer.guide import EVEGuide, local_parameters
+from eve_pyro.infer.mixtures import CategoricalMixture, GaussianMixture, Mixture
+
+# A batch of draws: the parameters of one family, draws first, then rows.
+Draws = tuple[Tensor, ...]
+
+
+class StreamingPredictive:
+    """Predictive distribution of a model's target, from posterior draws of its latents.
+
+    Each draw of the latents gives a distribution of the target; the prediction is their
+    mixture. Pyro's ``Predictive`` keeps every latent of every draw; here draws and rows pass in
+    chunks, several draws in one run, and only the target's distribution is kept: memory is
+    bounded by the chunk, not by ``num_samples``.
+
+    The model is called as ``model(*args, **kwargs)`` without its target, in eval mode and
+    without gradients. A model without latents is run once.
+
+    Arguments:
+        model: a Pyro model whose target site is Normal, Categorical, or a mixture of Normals.
+        guide: an :class:`~eve_pyro.infer.EVEGuide` (the default is a new one), or a guide for
+            the model's other latents.
+        num_samples: S, posterior draws. Default 64.
+        site: name of the target site. Default: the last sample site of the model.
+        chunk_size: rows times draws in one run. Default 2048.
+        vectorize: run a chunk's draws together (default), which needs a model that accepts a
+            leading dim of draws; else one by one.
+        progress: show a progress bar. Default False.
+
+    Raises:
+        ValueError: for num_samples or chunk_size below 1; when called, for arguments without
+            rows, a site that is missing, or a target whose first dim is not the rows.
+        TypeError: when called, for a target distribution of another family.
+
+    Example:
+        >>> from eve_pyro import EVEModule
+        >>> net = nn.Sequential(EVEModule(3, 4), nn.Linear(4, 1))
+        >>> def model(x, y=None):
+        ...     with pyro.plate("data", len(x)):
+        ...         return pyro.sample("y", dist.Normal(net(x).squeeze(-1), 0.1), obs=y)
+        >>> predictive = StreamingPredictive(model, num_samples=100)
+        >>> y = predictive(torch.randn(5, 3), seed=0)
+        >>> y.loc.shape, y.mean.shape
+        (torch.Size([100, 5]), torch.Size([5]))
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Any = None,
+        num_samples: int = 64,
+        *,
+        site: str | None = None,
+        chunk_size: int = 2048,
+        vectorize: bool = True,
+        progress: bool = False,
+    ) -> None:
+        self.model = model
+        self.guide = guide if isinstance(guide, GuideMessenger) else EVEGuide(model, guide)
+        self.num_samples = check_int("num_samples", num_samples)
+        self.site = site
+        self.chunk_size = check_int("chunk_size", chunk_size)
+        self.vectorize = vectorize
+        self.progress = progress
+
+    def __call__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Mixture:
+        """Predict for rows of data.
+
+        Arguments:
+            args, kwargs: the model's, without its target. Tensors among ``args`` are split by
+                rows (their first dim), everything else is passed on as it is.
+            seed: of the draws; the global random number generator if None. One seed gives one
+                prediction for one chunk_size.
+        """
+        with _inference(self.model, self.guide), _seeded(seed, args):
+            rows = _num_rows(args)
+            site, depth, stochastic = self._inspect(args, kwargs, rows)
+            draws = self.num_samples if stochastic else 1
+            step = min(rows, self.chunk_size)
+            at_once = max(1, self.chunk_size // step) if self.vectorize else 1
+            kept: Draws = ()
+            with tqdm(total=rows * draws, unit="draw", disable=not self.progress) as bar:
+                for start in range(0, rows, step):
+                    chunk = _slice(args, start, start + step)
+                    size = min(step, rows - start)
+                    for first in range(0, draws, at_once):
+                        count = min(at_once, draws - first)
+                        new = self._draw(site, depth, count, size, chunk, kwargs)
+                        # One buffer made up front: pieces kept one by one would lie scattered
+                        # among the freed activations and keep their memory from reuse.
+                        kept = kept or tuple(p.new_empty(draws, rows, *p.shape[2:]) for p in new)
+                        for whole, part in zip(kept, new, strict=True):
+                            whole[first : first + count, start : start + size] = part
+                        bar.update(count * size)
+            return _mixture(kept)
+
+    def _inspect(self, args: Any, kwargs: Any, rows: int) -> tuple[str, int, bool]:
+        """The target site, the depth of the model's batch dims, and whether draws differ."""
+        self.guide(*_slice(args, 0, min(2, rows)), **kwargs)
+        sites = {
+            name: node
+            for name, node in self.guide.trace.nodes.items()
+            if node["type"] == "sample" and not site_is_subsample(node)
+        }
+        if self.site is not None and self.site not in sites:
+            raise ValueError(f"site must be one of {list(sites)}, got {self.site!r}")
+        if not sites:
+            raise ValueError("model must have a sample site for its target, got none")
+        site = self.site or list(sites)[-1]
+        depths = [len(node["fn"].batch_shape) for node in sites.values()]
+        frames = [f for node in sites.values() for f in node["cond_indep_stack"]]
+        depths += [-f.dim for f in frames if f.dim is not None]
+        latents = [n for n, node in sites.items() if n != site and not node["is_observed"]]
+        return site, max(depths), bool(latents)
+
+    def _draw(self, site: str, depth: int, count: int, rows: int, args: Any, kwargs: Any) -> Draws:
+        plate: Any = nullcontext()
+        if self.vectorize:
+            plate = pyro.plate("_num_predictive_samples", count, dim=-depth - 1)
+        with plate:
+            self.guide(*args, **kwargs)
+        draws = _parameters(site, self.guide.trace.nodes[site]["fn"])
+        self.guide.trace = Trace()  # lets go of the latents
+        if not self.vectorize:
+            draws = tuple(p.unsqueeze(0) for p in draws)
+        if draws[0].shape[:2] != (count, rows):
+            raise ValueError(
+                f"the first dim of site {site!r} must be the {rows} rows of the input, got shape "
+                f"{tuple(draws[0].shape[1:])} for one draw"
+            )
+        return draws
+
+
+@contextmanager
+def _inference(model: Any, guide: Any) -> Iterator[None]:
+    """Eval mode, no gradients, no argument checks, and no other model's parameters."""
+    modules = [m for m in (model, guide) if isinstance(m, nn.Module)]
+    training = [(m, m.training) for top in modules for m in top.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        with torch.no_grad(), local_parameters(), pyro.validation_enabled(False):
+            yield
+    finally:
+        for module, mode in training:
+            module.training = mode
+
+
+@contextmanager
+def _seeded(seed: int | None, args: Any) -> Iterator[None]:
+    if seed is None:
+        yield
+        return
+    devices = {a.device for a in args if isinstance(a, Tensor) and a.is_cuda}
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def _num_rows(args: Any) -> int:
+    sizes = {len(a) for a in args if isinstance(a, Tensor) and a.dim()}
+    if len(sizes) != 1 or sizes == {0}:
+        raise ValueError(
+            "the model's arguments must hold tensors with one common number of rows >= 1, got "
+            f"{[tuple(a.shape) for a in args if isinstance(a, Tensor)]}"
+        )
+    return sizes.pop()
+
+
+def _slice(args: Any, start: int, stop: int) -> tuple[Any, ...]:
+    return tuple(a[start:stop] if isinstance(a, Tensor) and a.dim() else a for a in args)
+
+
+def _parameters(site: str, fn: Distribution) -> Draws:
+    """The parameters that define a target: (loc, scale), (logits,) or (loc, scale, weights)."""
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    if isinstance(fn, Normal):
+        return fn.loc, fn.scale
+    if isinstance(fn, Categorical):
+        return (fn.logits,)
+    if isinstance(fn, MixtureSameFamily) and isinstance(fn.component_distribution, Normal):
+        components = fn.component_distribution
+        weights = fn.mixture_distribution.logits.log_softmax(-1)
+        return components.loc, components.scale, weights.expand_as(components.loc)
+    raise TypeError(f"site {site!r} must be Normal, Categorical or a mixture of Normals, got {fn}")
+
+
+def _mixture(draws: Draws) -> Mixture:
+    if len(draws) == 1:
+        return CategoricalMixture(draws[0])
+    if len(draws) == 2:
+        return GaussianMixture(*draws)
+    count = len(draws[0])
+    loc, scale, log_weights = (p.movedim(-1, 1).flatten(0, 1) for p in draws)
+    return GaussianMixture(loc, scale, log_weights, num_draws=count)
