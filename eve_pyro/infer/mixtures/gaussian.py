@@ -90,20 +90,23 @@ class GaussianMixture(dist.MixtureSameFamily):
         return type(self)(loc, scale, log_weights, num_draws=self.num_draws)
 
     def _per_draw(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weight, mean and variance of every draw, (num_draws, *shape) each."""
+        """Return each draw's weight, its mean less the mixture's, and its variance."""
+        # About the mixture's mean, so that rounding meets the spread and not the size of y.
         loc, scale, log_weights = (
-            t.unflatten(0, (self.num_draws, -1)) for t in (self.loc, self.scale, self.log_weights)
+            t.unflatten(0, (self.num_draws, -1))
+            for t in (self.loc - self.mean, self.scale, self.log_weights)
         )
         log_totals = log_weights.logsumexp(1, keepdim=True)
         within = (log_weights - log_totals).exp()
-        mean = _average(loc, within, 1)
+        mean = (within * loc).sum(1)
         variance = (within * (scale**2 + (loc - mean.unsqueeze(1)) ** 2)).sum(1)
         return log_totals.squeeze(1).exp(), mean, variance
 
     @property
     def mean(self) -> Tensor:
         """Mean of the mixture, (*shape)."""
-        return _average(self.loc, self.log_weights.exp(), 0)
+        # About a member, since weights sum to one only up to rounding.
+        return self.loc[0] + (self.log_weights.exp() * (self.loc - self.loc[0])).sum(0)
 
     @property
     def aleatoric(self) -> Tensor:
@@ -115,7 +118,7 @@ class GaussianMixture(dist.MixtureSameFamily):
     def epistemic(self) -> Tensor:
         """Variance over draws of the mean within a draw, (*shape)."""
         weights, mean, _ = self._per_draw()
-        return (weights * (mean - _average(mean, weights, 0)) ** 2).sum(0)
+        return (weights * (mean - (weights * mean).sum(0)) ** 2).sum(0)
 
     @property
     def variance(self) -> Tensor:
@@ -193,10 +196,3 @@ class GaussianMixture(dist.MixtureSameFamily):
         if not (scale > 0).all():
             raise ValueError(f"scale must be positive, got a minimum of {scale.min().item()}")
         return self._with(shift + scale * self.loc, scale * self.scale)
-
-
-def _average(values: Tensor, weights: Tensor, dim: int) -> Tensor:
-    # Weights sum to one only up to rounding; about a member of the set that error meets the
-    # spread of the values, not their size, and equal values average to themselves.
-    origin = values.select(dim, 0)
-    return origin + (weights * (values - origin.unsqueeze(dim))).sum(dim)
