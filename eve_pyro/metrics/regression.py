@@ -64,7 +64,8 @@ def crps(predictive: GaussianMixture, y: Tensor) -> Tensor:
     Closed form of Grimit, Gneiting, Berrocal and Johnson, "The continuous ranked probability
     score for circular variables", 2006, by ``scoringrules``. Strictly proper (Gneiting and
     Raftery, "Strictly proper scoring rules, prediction, and estimation", 2007). The time grows
-    with the square of the number of components, the memory does not.
+    with the square of the number S of components; the memory is that of one row, S**2 numbers,
+    or of a fixed chunk of rows. In float64 it is good to 1e-8, the library's constants.
 
     Args:
         predictive: of shape (*shape).
