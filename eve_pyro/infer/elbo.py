@@ -61,7 +61,8 @@ class PathwiseELBO(ELBO):
         check_int("num_particles", num_particles, self.min_particles)
         super().__init__(
             num_particles=num_particles,
-            vectorize_particles=vectorize_particles,
+            # One particle needs no plate, and no first run to find the plate's dim.
+            vectorize_particles=vectorize_particles and num_particles > 1,
             max_plate_nesting=max_plate_nesting,
             **kwargs,
         )
@@ -100,8 +101,7 @@ class PathwiseELBO(ELBO):
     @property
     def _particle_dim(self) -> int | None:
         """The dim of the plate of particles, or None where particles are separate runs."""
-        vectorized = self.vectorize_particles and self.num_particles > 1
-        return -int(self.max_plate_nesting) if vectorized else None
+        return -int(self.max_plate_nesting) if self.vectorize_particles else None
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
         # As Pyro's get_importance_trace, less the log probabilities of the latents, which an

@@ -56,12 +56,13 @@ class LinearGaussianELBO(MCNLL_ELBO):
     def __init__(self, num_particles: int = 1, *, site: str | None = None, **kwargs: Any) -> None:
         super().__init__(num_particles, **kwargs)
         self.site = site
+        self._integrated = ""
         self._verified: weakref.ref | None = None
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        site = self.site or _last_site(model)
+        site = self._integrated = self.site or _last_site(model)
         if self._verified is None or self._verified() is not model:
-            self._verify(site, model, guide, args, kwargs)
+            self._verify(site, guide, args, kwargs)
             self._verified = weakref.ref(model)
         # The derivative is needed also where gradients are off, as in SVI.evaluate_loss.
         record = torch.is_grad_enabled()
@@ -71,30 +72,28 @@ class LinearGaussianELBO(MCNLL_ELBO):
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Trace, Trace]:
         traces = super()._get_trace(model, guide, args, kwargs)
-        name, normal, latent, weight = self._readout(model, *traces)
+        name, normal, latent, weight = self._readout(*traces)
         variance = _sum_per_datum(weight.square() * latent["fn"].variance, normal.loc)
         marginal = Normal(normal.loc, (variance + normal.variance).sqrt())
         traces[0].nodes[name] = {**traces[0].nodes[name], "fn": marginal}
         return traces
 
-    def _readout(
-        self, model: Any, model_trace: Trace, guide_trace: Trace
-    ) -> tuple[str, Normal, dict, Tensor]:
+    def _readout(self, model_trace: Trace, guide_trace: Trace) -> tuple[str, Normal, dict, Tensor]:
         """The observed site's name and Normal, the latents' site, and d loc / d latents."""
-        site = self.site or _last_site(model)
+        site = self._integrated
         if site not in guide_trace.nodes:
             raise ValueError(f"site must be one of {list(guide_trace.nodes)}, got {site!r}")
         name, observed = _only_observed(model_trace)
         normal, latent = _normal(name, observed["fn"]), guide_trace.nodes[site]
         return name, normal, latent, _weight(name, normal, latent["value"])
 
-    def _verify(self, site: str, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+    def _verify(self, site: str, guide: Any, args: Any, kwargs: Any) -> None:
         """Compare the mean one sigma away from the latents' mean with its linear extrapolation."""
         guide_traces = poutine.unwrap(guide).get_traces
         with torch.enable_grad(), _AtMean(site):
             guide(*args, **kwargs)
             model_trace, guide_trace = guide_traces()
-            name, normal, latent, weight = self._readout(model, model_trace, guide_trace)
+            name, normal, latent, weight = self._readout(model_trace, guide_trace)
         values = {k: n["value"] for k, n in guide_trace.nodes.items() if n["type"] == "sample"}
         with torch.no_grad(), _Substitute(values):
             step = latent["fn"].stddev
