@@ -1,7 +1,6 @@
 """EVEModule: a layer of distributional neurons."""
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
 from typing import Any
 
 import pyro
@@ -11,12 +10,13 @@ from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
 from eve_pyro._checks import check_int, check_real
+from eve_pyro.nn._reset import reset_children
 from eve_pyro.nn.emission import EmissionLike, make_emission
 from eve_pyro.nn.encoder import GaussianEncoder
-from eve_pyro.nn.latent import LatentNormal, position_dims
+from eve_pyro.nn.latent import LatentNormal
 from eve_pyro.nn.penalty import Penalty
-
-_unnamed = count()
+from eve_pyro.nn.site import SiteModule
+from eve_pyro.nn.site import name_sites as name_sites
 
 
 class StandardNormal(nn.Module):
@@ -55,7 +55,7 @@ class _KLScale(ScaleMessenger):
         self.scale = scale
 
 
-class EVEModule(nn.Module):
+class EVEModule(SiteModule):
     """A layer of ``out_features`` distributional neurons.
 
     Each neuron holds a latent z of ``latent_dim`` dims with prior p(z) = N(0, I), a posterior
@@ -130,7 +130,7 @@ class EVEModule(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(position_dims=position_dims, name=name)
         self.in_features = check_int("in_features", in_features)
         self.out_features = check_int("out_features", out_features)
         self.latent_dim = check_int("latent_dim", latent_dim)
@@ -149,12 +149,6 @@ class EVEModule(nn.Module):
         else:
             self.prior = prior if isinstance(prior, nn.Module) else _FixedPrior(prior)
         self.penalties = nn.ModuleList(penalties)
-        if position_dims is not None:
-            check_int("position_dims", position_dims, 0)
-        self.position_dims = position_dims
-        self._seen_position_dims: int | None = None
-        self._fixed_name = name
-        self.site = name or f"eve_{next(_unnamed)}"
         self.register_buffer("beta", torch.empty((), **options))
         self.set_beta(beta)
 
@@ -168,9 +162,7 @@ class EVEModule(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the parameters of the layer's parts anew, wherever they can."""
-        for part in (self.encoder, self.emission, self.prior, *self.penalties):
-            if hasattr(part, "reset_parameters"):
-                part.reset_parameters()
+        reset_children(self)
 
     def posterior(self, h: Tensor) -> Distribution:
         """The local posterior q(z|h), of batch shape (*, out_features, latent_dim)."""
@@ -180,7 +172,7 @@ class EVEModule(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         self._check(h)
         prior = self.prior(h).expand((*h.shape[:-1], self.out_features, self.latent_dim))
-        event_dims = self._position_dims(h) + 2
+        event_dims = self.position_dims(h) + 2
         posterior: list[Distribution] = []
 
         def encode() -> Distribution:
@@ -195,13 +187,6 @@ class EVEModule(nn.Module):
                 cost = penalty(posterior[0], prior, self.beta)
                 pyro.factor(f"{self.site}.penalty{i}", -cost.sum(tuple(range(1 - event_dims, 0))))
         return self.emission(z, h)
-
-    def _position_dims(self, h: Tensor) -> int:
-        if self.position_dims is not None:
-            return self.position_dims
-        found = position_dims(h, self._seen_position_dims)
-        self._seen_position_dims = found
-        return found
 
     def _check(self, h: Tensor) -> None:
         if h.dim() == 0 or h.shape[-1] != self.in_features:
@@ -227,32 +212,6 @@ def eve_modules(model: nn.Module) -> Iterator[tuple[str, EVEModule]]:
             yield path, module
 
 
-def name_sites(model: nn.Module) -> None:
-    """Name every EVE site by its layer's path in ``model``; ``EVEGuide(model)`` does this.
-
-    Layers built with ``name=`` keep that name. A model that is itself a layer is named "eve".
-
-    Raises:
-        ValueError: if two layers would share a name.
-
-    Example:
-        >>> net = nn.Sequential(EVEModule(3, 4), nn.Linear(4, 1))
-        >>> name_sites(net)
-        >>> net[0].site
-        '0'
-    """
-    names: dict[str, str] = {}
-    for path, layer in eve_modules(model):
-        name = layer._fixed_name or path or "eve"
-        if name in names:
-            raise ValueError(
-                f"the EVE layers at {names[name]!r} and {path!r} share the site name {name!r}; "
-                "give one of them another name="
-            )
-        names[name] = path
-        layer.site = name
-
-
 def set_beta(model: nn.Module, beta: float) -> None:
     """Set the KL weight of every EVE layer of a model.
 
@@ -270,9 +229,10 @@ def set_beta(model: nn.Module, beta: float) -> None:
 
 
 def is_eve_site(site: dict[str, Any]) -> bool:
-    """Whether a site of a trace (or a message) is the latent of an EVE layer.
+    """Whether a site of a trace (or a message) brings a posterior of its own.
 
-    Use it to hide EVE sites from a guide for a model's other latents:
+    Such are the latents of EVE layers, and the masks of :class:`~eve_pyro.nn.MCDropout`, whose
+    posterior is their prior. Use it to hide these sites from a guide for a model's other latents:
     ``AutoNormal(poutine.block(model, hide_fn=is_eve_site))``.
 
     Example:
