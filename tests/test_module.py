@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributions import kl_divergence
 
 from eve_pyro import EVEGuide, EVEModule
-from eve_pyro.infer import PosteriorMean
+from eve_pyro.infer import PosteriorDraw, PosteriorMean
 from eve_pyro.nn import (
     ActivationEmission,
     Emission,
@@ -53,7 +53,7 @@ def site_of(layer, *inputs):
 def test_shapes_and_gradients(emission, sigma, shape):
     layer = EVEModule(3, 4, latent_dim=2, emission=copy.deepcopy(emission), sigma=sigma)
     h = torch.randn(*shape, 3)
-    with EVEGuide(layer):
+    with PosteriorDraw():
         a = layer(h)
     assert a.shape == (*shape, 4)
     q = layer.posterior(h)

@@ -1,7 +1,13 @@
 """Inference: the guide, the objectives, training and prediction."""
 
 from eve_pyro.infer.elbo import MCNLL_ELBO, MomentMatchedELBO, PathwiseELBO
-from eve_pyro.infer.guide import EVEGuide, PosteriorMean, StaleParameterError, local_parameters
+from eve_pyro.infer.guide import (
+    EVEGuide,
+    PosteriorDraw,
+    PosteriorMean,
+    StaleParameterError,
+    local_parameters,
+)
 from eve_pyro.infer.linear import LinearGaussianELBO
 from eve_pyro.infer.mixtures import CategoricalMixture, GaussianMixture, Mixture, concatenate
 from eve_pyro.infer.predictive import StreamingPredictive
@@ -23,6 +29,7 @@ __all__ = [
     "Mixture",
     "MomentMatchedELBO",
     "PathwiseELBO",
+    "PosteriorDraw",
     "PosteriorMean",
     "StaleParameterError",
     "StreamingPredictive",

@@ -11,6 +11,7 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
+from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
@@ -35,8 +36,7 @@ class EVEGuide(GuideMessenger, nn.Module):
     posterior are left to the prior, or to a guide of yours for them.
 
     The guide works wherever a Pyro guide does: with ``SVI``, every ELBO, ``Predictive``, as a
-    module in ``elbo(model, guide)``. Used as a context manager it makes the model itself draw
-    from the posteriors: ``with EVEGuide(net): y = net(x)``.
+    module in ``elbo(model, guide)``.
 
     Building it names the EVE sites by module path (:func:`~eve_pyro.nn.name_sites`).
 
@@ -88,8 +88,9 @@ class EVEGuide(GuideMessenger, nn.Module):
         """
         self._guide_trace = Trace()
         if self.guide is not None:
-            traced = poutine.trace(self.guide).get_trace(*args, **kwargs)
-            self._guide_trace = traced
+            with _Unseen() as recorder:
+                self.guide(*args, **kwargs)
+            self._guide_trace = recorder.trace
         draws = super().__call__(*args, **kwargs)
         if not self._registered and _trains_the_store():
             self._check_registered()
@@ -178,7 +179,43 @@ def _trains_the_store() -> bool:
     return any(getattr(handler, "param_only", False) for handler in _PYRO_STACK)
 
 
-class PosteriorMean(Messenger):
+class _Unseen(TraceMessenger):
+    """Traces a guide's sites, which handlers further out (plates apart) are not to see.
+
+    The model is about to sample sites of the same names; a trace around both would hold
+    each name twice.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        given = msg["infer"] or {}
+        msg["infer"] = {**given, "is_auxiliary": True, "_do_not_trace": True, "given": given}
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        self.trace.add_node(msg["name"], **{**msg, "infer": msg["infer"]["given"]})
+
+
+class PosteriorDraw(Messenger):
+    """Handler that makes every EVE layer draw from its posterior, as a guide would.
+
+    For calls of a network outside inference, any number of them.
+
+    Example:
+        >>> from eve_pyro import EVEModule
+        >>> net = EVEModule(3, 4, emission="identity")
+        >>> x = torch.randn(5, 3)
+        >>> with PosteriorDraw():
+        ...     a, b = net(x), net(x)
+        >>> torch.equal(a, b)
+        False
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if is_eve_site(msg) and not msg["is_observed"] and not msg["done"]:
+            posterior = msg["infer"]["posterior"]()
+            msg["fn"] = posterior.expand(msg["fn"].batch_shape)
+
+
+class PosteriorMean(PosteriorDraw):
     """Handler that sets every EVE site to the mean of its posterior.
 
     One deterministic pass: the network as if its neurons carried no spread.
@@ -194,10 +231,9 @@ class PosteriorMean(Messenger):
     """
 
     def _pyro_sample(self, msg: Any) -> None:
+        super()._pyro_sample(msg)
         if is_eve_site(msg) and not msg["is_observed"] and not msg["done"]:
-            posterior = msg["infer"]["posterior"]()
-            msg["value"] = posterior.mean
-            msg["done"] = True
+            msg["value"], msg["done"] = msg["fn"].mean, True
 
 
 @contextmanager
