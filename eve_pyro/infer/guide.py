@@ -16,7 +16,8 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
 
-from eve_pyro.nn.module import eve_modules, is_eve_site, name_sites
+from eve_pyro.nn.module import eve_modules, is_eve_site
+from eve_pyro.nn.site import name_sites
 
 
 class StaleParameterError(RuntimeError):

@@ -16,7 +16,6 @@ from eve_pyro.nn.encoder import GaussianEncoder
 from eve_pyro.nn.latent import LatentNormal
 from eve_pyro.nn.penalty import Penalty
 from eve_pyro.nn.site import SiteModule
-from eve_pyro.nn.site import name_sites as name_sites
 
 
 class StandardNormal(nn.Module):
@@ -65,7 +64,7 @@ class EVEModule(SiteModule):
     prices it at beta * KL(q || p), summed over units and latent dims, in nats.
 
     It drops in where a ``Linear`` and its activation stood, in any container. The site is named
-    by the layer's path in the model once an ``EVEGuide`` (or :func:`name_sites`) has seen the
+    by the layer's path in the model once an ``EVEGuide`` (or :func:`~eve_pyro.nn.name_sites`) has seen the
     model; before that it has a name of its own.
 
     Reference: Y. Ruffenach, "The Neuron Is the Distribution".

@@ -203,8 +203,9 @@ class Network(PyroModule):
             # Not compared with the batch: that would fix an upper bound where export traces it.
             check_int("num_data", num_data)
         self._draw_weights()
-        # A given subsample saves Pyro from drawing its own out of num_data.
-        data = pyro.plate("data", num_data, subsample=x, dim=1 - x.dim())
+        # The rows are chosen already: given indices save Pyro from drawing its own.
+        rows = torch.arange(x.shape[0], device=x.device)
+        data = pyro.plate("data", num_data, subsample=rows, dim=1 - x.dim())
         positions = pyro.plate("positions", x.shape[1], dim=-1) if x.dim() == 3 else nullcontext()
         with data, positions:
             target = self.head(self.trunk(x))
