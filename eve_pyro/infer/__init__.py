@@ -1,5 +1,6 @@
 """Inference: the guide, the objectives, training and prediction."""
 
+from eve_pyro.infer.checkpoint import CheckpointError, load_model_state, save_model
 from eve_pyro.infer.elbo import MCNLL_ELBO, MomentMatchedELBO, PathwiseELBO
 from eve_pyro.infer.guide import (
     EVEGuide,
@@ -8,6 +9,7 @@ from eve_pyro.infer.guide import (
     StaleParameterError,
     local_parameters,
 )
+from eve_pyro.infer.history import History
 from eve_pyro.infer.linear import LinearGaussianELBO
 from eve_pyro.infer.mixtures import CategoricalMixture, GaussianMixture, Mixture, concatenate
 from eve_pyro.infer.predictive import StreamingPredictive
@@ -18,13 +20,16 @@ from eve_pyro.infer.schedule import (
     cyclical,
     linear_warmup,
 )
+from eve_pyro.infer.trainer import Trainer, TrainingConfig
 
 __all__ = [
     "MCNLL_ELBO",
     "BetaSchedule",
     "CategoricalMixture",
+    "CheckpointError",
     "EVEGuide",
     "GaussianMixture",
+    "History",
     "LinearGaussianELBO",
     "Mixture",
     "MomentMatchedELBO",
@@ -33,10 +38,14 @@ __all__ = [
     "PosteriorMean",
     "StaleParameterError",
     "StreamingPredictive",
+    "Trainer",
+    "TrainingConfig",
     "concatenate",
     "constant",
     "cosine_warmup",
     "cyclical",
     "linear_warmup",
+    "load_model_state",
     "local_parameters",
+    "save_model",
 ]
