@@ -329,3 +329,23 @@ def test_beta_can_move_to_zero_and_back_without_a_new_guide():
         pyro.set_rng_seed(0)
         losses.append(TraceMeanField_ELBO().loss(model, guide, x, y))
     assert losses[0] == losses[2] > losses[1]
+
+
+@pytest.mark.parametrize("elbo", [MCNLL_ELBO(3), MomentMatchedELBO(3), LinearGaussianELBO()])
+def test_deterministic_sites_are_no_data(elbo):
+    layer = EVEModule(3, 1, emission="identity", name="z")
+    elbo = fresh(elbo)
+    elbo.site = "z"
+
+    def model(x, y=None, note=False):
+        if note:
+            pyro.deterministic("size", x.abs().mean())
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(layer(x).squeeze(-1), 1.0), obs=y)
+
+    x, y = data()
+    losses = []
+    for note in (False, True):
+        pyro.set_rng_seed(0)
+        losses.append(elbo.loss(model, EVEGuide(model), x, y, note))
+    assert losses[0] == losses[1]

@@ -126,11 +126,14 @@ def _latents(trace: Trace) -> Iterator[tuple[str, dict]]:
 
 
 def _observed(trace: Trace) -> dict[str, dict]:
-    """The likelihood sites of a trace: observed, and not the factor of a penalty."""
+    """The likelihood sites of a trace: observed, and neither computed nor a penalty's factor."""
     sites = {
         name: site
         for name, site in trace.nodes.items()
-        if site["type"] == "sample" and site["is_observed"] and not isinstance(site["fn"], Unit)
+        if site["type"] == "sample"
+        and site["is_observed"]
+        and not isinstance(site["fn"], Unit)
+        and not (site["infer"] or {}).get("_deterministic")
     }
     if not sites:
         raise ValueError("the model has no observed site: pass the targets as the model expects")
