@@ -1,0 +1,202 @@
+"""Tables and files of a demo run: what was measured, for people and for programs."""
+
+import json
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from eve_pyro.experiments.demo import DemoConfig, Run
+from eve_pyro.experiments.protocol import summarise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table as RichTable
+
+# Row of the printed table -> score, digits. U stands for the target's unit.
+SCORES: tuple[tuple[str, str, int], ...] = (
+    ("NLL, nats", "raw_mc_nll_unit", 3),
+    ("  calibrated", "calibrated_mc_nll_unit", 3),
+    ("  and standardised", "calibrated_mc_nll", 3),
+    ("CRPS, U", "raw_crps_unit", 3),
+    ("  calibrated", "calibrated_crps_unit", 3),
+    ("RMSE, U", "raw_rmse_unit", 3),
+    ("MAE, U", "raw_mae_unit", 3),
+    ("90 % coverage", "raw_coverage", 3),
+    ("  calibrated", "calibrated_coverage", 3),
+    ("temperature", "temperature", 2),
+    ("sigma_y, stand.", "sigma_y", 3),
+    ("parameters", "parameters", 0),
+    ("training, s", "seconds", 1),
+)
+# Column of the printed comparison -> score, whether as a share of the baseline.
+COMPARED: dict[str, tuple[str, bool]] = {
+    "NLL, nats": ("calibrated_mc_nll_unit", False),
+    "CRPS": ("calibrated_crps_unit", True),
+    "RMSE": ("calibrated_rmse_unit", True),
+    "MAE": ("calibrated_mae_unit", True),
+}
+
+
+class OutputFolder:
+    """A folder for results, in which a file is either whole or not there.
+
+    Arguments:
+        path: the folder; made if it does not exist.
+
+    Raises:
+        OSError: if it cannot be made or written to, before any work is spent.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = OutputFolder(folder)
+        ...     out.write("note.txt", "hello")
+        ...     sorted(p.name for p in out.path.iterdir())
+        ['note.txt']
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            raise OSError(f"out must be a folder that can be written to: {error}") from error
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write a file under a temporary name, then move it into place."""
+        data = content.encode() if isinstance(content, str) else content
+        with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
+            file.write(data)
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, self.path / name)
+
+    def write_frame(self, name: str, frame: pd.DataFrame, *, index: bool = False) -> None:
+        """Write a CSV file with all digits."""
+        self.write(name, frame.to_csv(index=index))
+
+    def write_figure(self, name: str, figure: "Figure") -> None:
+        """Write a PNG file."""
+        import io
+
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
+        self.write(name, buffer.getvalue())
+
+
+def scores_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per model and seed."""
+    return pd.DataFrame([{"model": r.model, "seed": r.seed, **r.scores} for r in runs])
+
+
+def layers_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """Layer statistics of every run that has EVE layers, with its model and seed."""
+    frames = [
+        r.layers.reset_index().assign(model=r.model, seed=r.seed)
+        for r in runs
+        if r.layers is not None
+    ]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _table(title: str) -> "RichTable":
+    from rich import box
+    from rich.table import Table
+
+    return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def score_table(summary: pd.DataFrame, unit: str, title: str) -> "RichTable":
+    """The printed table of test scores: mean and sd over seeds, one column per model."""
+    table = _table(title)
+    table.add_column("mean ± sd")
+    models = summary.index.unique("model")
+    for model in models:
+        table.add_column(model, justify="right")
+    for label, score, digits in SCORES:
+        cells = []
+        for model in models:
+            mean, sd = (float(summary.loc[(model, score), c]) for c in ("mean", "sd"))
+            cell = "-" if math.isnan(mean) else f"{mean:.{digits}f}"
+            varies = not math.isnan(sd) and score != "parameters"
+            cells.append(f"{cell} ± {sd:.{digits}f}" if varies else cell)
+        table.add_row(label.replace("U", unit or "unit"), *cells)
+    return table
+
+
+def comparison_table(summary: pd.DataFrame, baseline: str) -> "RichTable":
+    """The printed comparison with the baseline, seed by seed: mean difference and wins."""
+    table = _table(f"difference from {baseline}, calibrated: mean over seeds (seeds better)")
+    table.add_column("model")
+    for column in COMPARED:
+        table.add_column(column, justify="right")
+    for model in summary.index.unique("model"):
+        if model == baseline:
+            continue
+        cells = []
+        for score, relative in COMPARED.values():
+            row, base = summary.loc[(model, score)], summary.loc[(baseline, score), "mean"]
+            change = (
+                f"{100 * row['difference'] / base:+.1f} %"
+                if relative
+                else f"{row['difference']:+.3f}"
+            )
+            cells.append(f"{change} ({row['wins']:.0f}/{row['seeds']:.0f})")
+        table.add_row(model, *cells)
+    return table
+
+
+# Column of the printed layer table -> statistic.
+LAYER_COLUMNS = {
+    "KL, nats/unit": "kl",
+    "sigma": "sigma",
+    "variance": "variance",
+    "energy": "energy",
+    "in [-1, 1]": "band_occupancy",
+    "active": "active_fraction",
+}
+
+
+def layer_table(layers: pd.DataFrame, title: str) -> "RichTable":
+    """The printed table of layer statistics, averaged over seeds."""
+    table = _table(title)
+    table.add_column("layer")
+    for column in LAYER_COLUMNS:
+        table.add_column(column, justify="right")
+    for layer, group in layers.groupby("layer", sort=False):
+        means = (group[column].mean() for column in LAYER_COLUMNS.values())
+        table.add_row(str(layer), *(f"{mean:.3f}" for mean in means))
+    return table
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, to be kept beside every result."""
+    packages = ("eve_pyro", "torch", "pyro-ppl", "numpy", "arviz")
+    return {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        **{name: version(name.replace("_", "-")) for name in packages},
+    }
+
+
+def write_tables(out: OutputFolder, config: DemoConfig, runs: Sequence[Run]) -> pd.DataFrame:
+    """Write scores, summary, layer statistics and configuration; return the summary."""
+    scores = scores_frame(runs)
+    summary = summarise(scores, config.models[0])
+    out.write_frame("scores.csv", scores)
+    out.write_frame("summary.csv", summary, index=True)
+    layers = layers_frame(runs)
+    if len(layers):
+        out.write_frame("layers.csv", layers)
+    about = {"config": asdict(config), "environment": environment()}
+    out.write("config.json", json.dumps(about, indent=2) + "\n")
+    return summary
