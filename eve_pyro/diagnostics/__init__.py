@@ -1,1 +1,47 @@
-"""."""
+"""What a network's neurons do: statistics of their posteriors, tables, and what they are good for.
+
+Names are loaded on first use, so that parts without torch can be imported without it.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_EXPORTS = {
+    "Monitor": "monitor",
+    "Thresholds": "summary",
+    "aurc": "decision",
+    "auroc": "decision",
+    "decision_table": "decision",
+    "internal_signals": "signals",
+    "layer_table": "summary",
+    "noise_correlation": "noise",
+    "output_signals": "signals",
+    "plot_calibration": "plots",
+    "plot_evolution": "plots",
+    "plot_layers": "plots",
+    "plot_neurons": "plots",
+    "plot_pit": "plots",
+    "plot_predictions": "plots",
+    "plot_predictive_band": "plots",
+    "plot_risk_coverage": "plots",
+    "plot_sigma_vs_scale": "plots",
+    "plot_training": "plots",
+    "plot_uncertainty_split": "plots",
+    "posterior_statistics": "statistics",
+    "prediction_errors": "decision",
+    "risk_coverage": "decision",
+    "unit_statistics": "reduction",
+    "unit_table": "summary",
+}
+
+__all__ = list(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
