@@ -168,7 +168,7 @@ def plot_predictive_band(
             target[order],
             "o",
             color=BLACK,
-            markersize=2,
+            markersize=3,
             markeredgewidth=0,
             alpha=0.6,
             label="observed",
