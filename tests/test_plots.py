@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from scipy.stats import binom
 
-from eve_pyro import EVEModule
+from eve_pyro import EVEModule, diagnostics
 from eve_pyro.diagnostics import plots
 from eve_pyro.diagnostics.plots._common import PALETTE, line_styles
 from eve_pyro.infer import CategoricalMixture, GaussianMixture, History
@@ -134,6 +134,10 @@ class TestData:
             "assert not {'torch', 'matplotlib', 'scipy', 'pandas'} & set(sys.modules)"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_plots_are_exported_by_diagnostics(self):
+        for name in plots.__all__:
+            assert getattr(diagnostics, name) is getattr(plots, name)
 
     def test_lines_are_told_apart_beyond_the_palette(self):
         styles = [(s["linestyle"], s["color"]) for s in islice(line_styles(), 28)]
@@ -343,10 +347,8 @@ class TestLayers:
         assert spread.y1 == pytest.approx(table["sigma_max"].max())
 
     def test_takes_the_table_of_layers(self):
-        diagnostics = pytest.importorskip("eve_pyro.diagnostics.summary")
-        statistics = pytest.importorskip("eve_pyro.diagnostics.statistics")
         net = torch.nn.Sequential(EVEModule(3, 4), EVEModule(4, 6))
-        stats = statistics.posterior_statistics(net, None, torch.randn(N, 3))
+        stats = diagnostics.posterior_statistics(net, None, torch.randn(N, 3))
         table = diagnostics.layer_table(stats)
         ax = plots.plot_layers(table)
         assert ax.get_lines()[0].get_ydata().tolist() == table["kl"].tolist()
@@ -449,6 +451,14 @@ class TestEvolution:
             assert line(ax, layer).get_xdata().tolist() == rows["step"].tolist()
             assert line(ax, layer).get_ydata().tolist() == rows["kl"].tolist()
         assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "KL (nats)")
+
+    def test_takes_the_records_of_a_monitor(self):
+        net = torch.nn.Sequential(EVEModule(3, 4), EVEModule(4, 6))
+        monitor = diagnostics.Monitor(net, None, torch.randn(N, 3), every=10)
+        for step in range(30):
+            monitor(step)
+        ax = plots.plot_evolution(monitor.frame, "sigma")
+        assert [each.get_xdata().tolist() for each in ax.get_lines()] == [[0, 10, 20]] * 2
 
     def test_colours_many_layers_by_depth(self):
         ax = plots.plot_evolution(evolution_frame(40), "kl")
