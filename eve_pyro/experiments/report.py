@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCORES: tuple[tuple[str, str, int], ...] = (
     ("NLL, nats", "raw_mc_nll_unit", 3),
     ("  calibrated", "calibrated_mc_nll_unit", 3),
-    ("  and standardised", "calibrated_mc_nll", 3),
+    ("  standardised", "calibrated_mc_nll", 3),
     ("CRPS, U", "raw_crps_unit", 3),
     ("  calibrated", "calibrated_crps_unit", 3),
     ("RMSE, U", "raw_rmse_unit", 3),
@@ -32,7 +32,7 @@ SCORES: tuple[tuple[str, str, int], ...] = (
     ("90 % coverage", "raw_coverage", 3),
     ("  calibrated", "calibrated_coverage", 3),
     ("temperature", "temperature", 2),
-    ("sigma_y, stand.", "sigma_y", 3),
+    ("sigma_y (std.)", "sigma_y", 3),
     ("parameters", "parameters", 0),
     ("training, s", "seconds", 1),
 )
