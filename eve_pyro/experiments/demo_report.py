@@ -1,5 +1,6 @@
 """The demo as a command: run it, print its tables, write its files and figures."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,12 +79,10 @@ def _write_figures(folder: OutputFolder, kept: Mapping[str, Run], unit: str) -> 
         shift, scale = float(target.shift), float(target.scale)
         in_units[name] = fit.predict(test.x).affine(shift, scale)
         y = shift + scale * test.y
-    figure = Figure(figsize=(5.2 * len(fits), 4.8), layout="constrained")
-    for ax, (name, predictive) in zip(
-        figure.subplots(1, len(fits), sharex=True, sharey=True, squeeze=False)[0],
-        in_units.items(),
-        strict=True,
-    ):
+    rows, columns = math.ceil(len(fits) / 2), min(2, len(fits))
+    figure = Figure(figsize=(5.2 * columns, 4.4 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+    for ax, (name, predictive) in zip(axes, in_units.items(), strict=False):
         plot_predictions(predictive, y, unit=unit, ax=ax)
         ax.set_title(name)
     folder.write_figure("predictions.png", figure)

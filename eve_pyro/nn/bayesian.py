@@ -90,10 +90,17 @@ class BayesianDense(PyroModule):
 
     def forward(self, h: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias
-        linear = F.linear if weight.dim() == 2 else self._linear_per_particle
-        return ACTIVATIONS[self.activation](linear(h, weight, bias))
+        # Counted in every run: what is seen outside a plate of particles decides inside one.
+        positions = self.position_dims(h)
+        if weight.dim() == 2:
+            a = F.linear(h, weight, bias)
+        else:
+            a = self._linear_per_particle(h, positions, weight, bias)
+        return ACTIVATIONS[self.activation](a)
 
-    def _linear_per_particle(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _linear_per_particle(
+        self, h: Tensor, positions: int, weight: Tensor, bias: Tensor
+    ) -> Tensor:
         """W h + b where weights have batch dims: one product per particle over all its rows."""
         frames = [f for f in get_plates() if f.name in PARTICLE_PLATES]
         if weight.shape[:-2].numel() != math.prod(f.size for f in frames):
@@ -103,7 +110,7 @@ class BayesianDense(PyroModule):
                 "or use the layer in a Network"
             )
         depth = max((-f.dim for f in frames), default=0)
-        plated = h.dim() - 1 - self.position_dims(h)
+        plated = h.dim() - 1 - positions
         if plated < depth:  # plain data, which all particles share
             h = h[(None,) * (depth - plated)]
         rows = h.reshape(len(h), -1, self.in_features)
