@@ -12,7 +12,7 @@ from eve_pyro import __version__
 from eve_pyro.data import Scaler, Table
 from eve_pyro.experiments.models import ModelConfig
 from eve_pyro.experiments.protocol import Fit, predict
-from eve_pyro.infer import CheckpointError, EVEGuide, GaussianMixture
+from eve_pyro.infer import CheckpointError, EVEGuide, GaussianMixture, local_parameters
 from eve_pyro.infer.checkpoint import load_model_state, read, save_model
 from eve_pyro.nn import Network
 
@@ -139,8 +139,11 @@ class TabularModel:
         width = len(features.shift)
         networks = [config.network(width) for _ in range(config.members)]
         guides = [config.guide(network) for network in networks]
-        # Guides for random weights make their parameters when they first run.
-        predict(networks, guides, torch.zeros(1, width), 1, 0)
+        # Guides for random weights make their parameters when they first run, for the sites
+        # that are latent then: the target must be given.
+        with local_parameters(), torch.random.fork_rng([]):
+            for guide in guides:
+                guide(torch.zeros(1, width), torch.zeros(1))
         load_model_state(path, nn.ModuleList(networks), nn.ModuleList(guides))
         kept = ("temperature", "feature_names", "target_name", "target_unit", "num_samples")
         return cls(
