@@ -59,6 +59,7 @@ def test_help_is_quick_and_needs_no_torch():
         (lambda f: f.assign(age=[np.nan, *f.age[1:]]), "'age'"),
         (lambda f: f.assign(age=[np.inf, *f.age[1:]]), "'age'"),
     ],
+    ids=["empty", "one row", "constant target", "text", "missing", "infinite"],
 )
 def test_tables_that_cannot_be_used(csv, tmp_path, capsys, change, message):
     change(pd.read_csv(csv)).to_csv(csv, index=False)

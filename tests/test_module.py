@@ -40,14 +40,18 @@ class Squared(Emission):
         return self.pool(z) ** 2
 
 
-EMISSIONS += [Squared, lambda z, h: z.sum(-1), ActivationEmission(3, 4, 2, readout="learned")]
+def total(z, h):
+    return z.sum(-1)
+
+
+EMISSIONS += [Squared, total, ActivationEmission(3, 4, 2, readout="learned")]
 
 
 def site_of(layer, *inputs):
     return poutine.trace(layer).get_trace(*inputs).nodes[layer.site]
 
 
-@pytest.mark.parametrize("emission", EMISSIONS, ids=str)
+@pytest.mark.parametrize("emission", EMISSIONS, ids=lambda e: getattr(e, "__name__", str(e)))
 @pytest.mark.parametrize("sigma", ["input", "unit", "layer"])
 @pytest.mark.parametrize("shape", [(), (5,), (2, 5), (2, 1, 5)])
 def test_shapes_and_gradients(emission, sigma, shape):
