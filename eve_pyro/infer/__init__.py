@@ -1,6 +1,7 @@
 """Inference: the guide, the objectives, training and prediction."""
 
 from eve_pyro.infer.checkpoint import CheckpointError, load_model_state, save_model
+from eve_pyro.infer.compiled import CompiledELBO, CompiledELBOModule, CompiledSVI, TraceError
 from eve_pyro.infer.elbo import MCNLL_ELBO, MomentMatchedELBO, PathwiseELBO
 from eve_pyro.infer.guide import (
     EVEGuide,
@@ -27,6 +28,9 @@ __all__ = [
     "BetaSchedule",
     "CategoricalMixture",
     "CheckpointError",
+    "CompiledELBO",
+    "CompiledELBOModule",
+    "CompiledSVI",
     "EVEGuide",
     "GaussianMixture",
     "History",
@@ -38,6 +42,7 @@ __all__ = [
     "PosteriorMean",
     "StaleParameterError",
     "StreamingPredictive",
+    "TraceError",
     "Trainer",
     "TrainingConfig",
     "concatenate",

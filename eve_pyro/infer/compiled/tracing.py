@@ -1,0 +1,224 @@
+"""Tracing: the graph of a value and its gradients, recorded from one run, and its compilation.
+
+The only file that knows which tracer and which compiler of torch are used.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Graph = Callable[..., list[Tensor]]
+BACKENDS = ("inductor", "eager")
+
+
+class TraceError(RuntimeError):
+    """A program cannot be traced, or its trace would not compute what the program does.
+
+    Example:
+        >>> raise TraceError("the model counts its calls")
+        Traceback (most recent call last):
+        ...
+        eve_pyro.infer.compiled.tracing.TraceError: the model counts its calls. Use the objective
+        as it is instead: elbo(model, guide), or SVI
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"{cause}. Use the objective as it is instead: elbo(model, guide), or SVI")
+
+
+@dataclass
+class Recording:
+    """A graph ``(*captured, *args) -> [value, *gradients]``.
+
+    Arguments:
+        graph: the graph, callable.
+        captured: tensors that the function read without being given them.
+        targets: what the gradients are by.
+        outputs: the value and gradients of the recorded run.
+    """
+
+    graph: fx.GraphModule
+    captured: list[Tensor]
+    targets: list[Tensor]
+    outputs: list[Tensor]
+
+
+def record(
+    function: Callable[..., Tensor], args: Sequence[Tensor], targets: Sequence[Tensor]
+) -> Recording:
+    """Run a function of tensors once and record its value and gradients as one graph.
+
+    Autograd runs while the graph is recorded, so that the graph holds the gradient just as eager
+    execution finds it: through ``no_grad`` blocks, ``detach`` and custom backward functions. The
+    run is a real one, on the given tensors.
+
+    Arguments:
+        function: from ``args`` to a 0-dim tensor.
+        args: distinct tensor objects.
+        targets: leaves to differentiate by; those that the value does not depend on are dropped.
+
+    Raises:
+        TraceError: if the function reads a tensor's values into Python, makes a tensor whose
+            shape depends on values, or differentiates through tensors from outside.
+
+    Example:
+        >>> w = torch.ones(3, requires_grad=True)
+        >>> recording = record(lambda x: (w * x).sum(), [torch.arange(3.0)], [w])
+        >>> recording.captured[0] is w
+        True
+        >>> recording.graph(w, torch.arange(3.0))
+        [tensor(3.), tensor([0., 1., 2.])]
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    found: list[Tensor] = []
+    outputs: list[Tensor] = []
+
+    def value_and_gradients(*args: Tensor) -> list[Tensor]:
+        with _Opaque():
+            value = function(*args)
+            gradients: Sequence[Tensor | None] = ()
+            if targets and value.requires_grad:
+                gradients = torch.autograd.grad(value, targets, allow_unused=True)
+        reached = [(t, g) for t, g in zip(targets, gradients, strict=False) if g is not None]
+        found[:] = [t for t, _ in reached]
+        outputs[:] = [value.detach(), *(g for _, g in reached)]
+        return outputs
+
+    graph = make_fx(value_and_gradients)(*args)
+    return Recording(graph, _lift_captured(graph), found, outputs)
+
+
+def leaves(value: Tensor) -> list[Tensor]:
+    """The leaf tensors that a value's gradient reaches.
+
+    Example:
+        >>> w = torch.ones(3, requires_grad=True)
+        >>> leaves((2 * w).sum())[0] is w
+        True
+    """
+    found, seen, stack = [], set(), [value.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        stack.extend(parent for parent, _ in node.next_functions)
+    return found
+
+
+def compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Graph:
+    """The graph as a fast function of the same inputs.
+
+    Arguments:
+        graph: from :func:`record`.
+        inputs: an example.
+        backend: ``"inductor"``, or ``"eager"`` for the graph's operations one by one.
+
+    Raises:
+        TraceError: if Inductor cannot compile the graph, for want of a C++ compiler say.
+    """
+    if backend == "eager":
+        return graph
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.decomposition import select_decomp_table
+
+    # Noise must come from the same generator in the same order as in eager execution, or no two
+    # runs would compare: random operations stay as they are and where they are.
+    options = {"fallback_random": True, "reorder_for_peak_memory": False}
+    options = {k: v for k, v in options.items() if hasattr(config, k)}
+    table = {op: f for op, f in select_decomp_table().items() if not _is_random(op)}
+    try:
+        with torch.no_grad():
+            compiled: Any = compile_fx(
+                graph, list(inputs), config_patches=options, decompositions=table
+            )
+    except Exception as error:
+        raise TraceError(
+            f'Inductor cannot compile the program ({error}); backend="eager" needs no compiler'
+        ) from error
+    return compiled
+
+
+class _Opaque(TorchDispatchMode):
+    """Refuses operations that show tensor values to Python: a graph would freeze what it saw."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if torch.Tag.data_dependent_output in func.tags:
+            raise TraceError(
+                f"the program reads a tensor's value into Python ({func}), as .item(), float(t) "
+                "or `if t:` do"
+            )
+        if torch.Tag.dynamic_output_shape in func.tags and _depends_on_values(func, args):
+            raise TraceError(
+                f"the program makes a tensor whose shape depends on values ({func}), as an index "
+                "by a boolean mask does; torch.where or poutine.mask keep the shape"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _depends_on_values(func: Any, args: tuple) -> bool:
+    if func is not torch.ops.aten.index.Tensor:
+        return True
+    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+
+
+def _is_random(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
+
+
+def _lift_captured(graph: fx.GraphModule) -> list[Tensor]:
+    """Make the tensors that the graph holds its first inputs, and return them.
+
+    Inputs are read anew in every call; what the graph holds may be folded into the code.
+    """
+    nodes = graph.graph.nodes
+    first = next(iter(nodes))
+    for node in reversed(list(nodes)):
+        # What the graph does not use it need not compute; noise is drawn all the same, so that
+        # later draws are those of eager execution.
+        if node.op in ("call_function", "get_attr") and not node.users and not _has_effect(node):
+            graph.graph.erase_node(node)
+    captured: list[Tensor] = []
+    for node, tensor in list(_held(graph)):
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise TraceError(
+                f"the gradient passes through a tensor of shape {tuple(tensor.shape)} that was "
+                "computed outside the model and the guide; compute it inside, or pass it"
+            )
+        with graph.graph.inserting_before(first):
+            placeholder = graph.graph.placeholder(f"captured_{len(captured)}")
+        node.replace_all_uses_with(placeholder)
+        graph.graph.erase_node(node)
+        captured.append(tensor)
+    graph.graph.lint()
+    graph.recompile()
+    return captured
+
+
+def _held(graph: fx.GraphModule) -> Iterator[tuple[fx.Node, Tensor]]:
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            tensor = getattr(graph, node.target)
+            users = {user.target for user in node.users}
+            if not isinstance(tensor, Tensor):
+                raise TraceError(f"the program uses an object of type {type(tensor).__name__}")
+            # A number that the program made a tensor of is a constant.
+            if users != {torch.ops.aten.lift_fresh_copy.default}:
+                yield node, tensor
+
+
+def _has_effect(node: fx.Node) -> bool:
+    op: Any = node.target
+    return node.op == "call_function" and (
+        not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable or _is_random(op)
+    )
