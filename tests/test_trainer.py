@@ -8,6 +8,7 @@ from pyro.infer.autoguide import AutoNormal
 from small_training import Regressor, config, data, numbers, same, trainer
 from torch import nn
 
+from eve_pyro.diagnostics import Monitor
 from eve_pyro.infer import (
     MCNLL_ELBO,
     EVEGuide,
@@ -290,3 +291,20 @@ def test_history_to_csv(tmp_path):
     lines = (tmp_path / "history.csv").read_text().splitlines()
     assert lines[0] == "epoch,train_loss,validation,learning_rate,beta_factor,seconds"
     assert len(lines) == 4
+
+
+def test_a_callback_sees_every_step_and_a_monitor_changes_nothing():
+    steps, fitted = [], []
+    for watched in (False, True):
+        run = trainer()
+        monitor = Monitor(run.model, run.guide, data(8, seed=1)[0], every=2)
+
+        def watch(step, monitor=monitor):
+            steps.append(step)
+            monitor(step)
+
+        run.fit(*data(), callback=watch if watched else None)
+        fitted.append(run.model)
+    assert steps == list(range(1, 10))
+    assert set(monitor.frame.step) == {2, 4, 6, 8}
+    assert same(*fitted)

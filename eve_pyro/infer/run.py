@@ -40,6 +40,7 @@ class Run:
         data: tensors of equal length.
         validation: tensors likewise (perhaps none), or a function to score by.
         kwargs: of the model.
+        callback: called after every step with the number of steps so far.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class Run:
         data: Sequence[Tensor],
         validation: Sequence[Tensor] | Callable[[nn.Module, Any], float],
         kwargs: dict[str, Any],
+        callback: Callable[[int], None] | None = None,
     ) -> None:
+        self.callback = callback
         self.config, self.elbo, self.kwargs = trainer.config, trainer.elbo, kwargs
         self.model, self.guide, self.loss = trainer.model, trainer.guide, trainer.loss
         device = next((p.device for p in self.model.parameters()), None)
@@ -166,6 +169,8 @@ class Run:
             for batch in self._batches():
                 losses.append(self._backward(batch) * len(batch[0]))
                 self._update()
+                if self.callback is not None:
+                    self.callback(self.beta.count)
             # The one transfer from the device. A gradient that is not finite shows in the norm.
             loss = torch.stack(losses).sum() / self.rows
             norm = nn.utils.get_total_norm(self.parameters.values()).to(loss)
@@ -280,7 +285,7 @@ class Run:
     def _settings(self, steps: int) -> dict[str, Any]:
         """What decides the numbers of a run after some steps, as far as plain values can tell."""
         # A finished run at a constant rate may go on; what is shown or kept decides nothing.
-        free = {"progress", "restore_best"}
+        free = {"progress", "restore_best", "validate"}
         free |= {"epochs"} if self.config.lr_schedule == "constant" else set()
         return {
             **{k: v for k, v in dataclasses.asdict(self.config).items() if k not in free},

@@ -1,10 +1,12 @@
 """Trainer: fits a model and its guide with a torch optimizer, reproducibly."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from pyro import validation_enabled
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
@@ -45,6 +47,10 @@ class TrainingConfig:
             Default True; without validation the last ones stay.
         seed: of shuffling and noise. Default 0.
         progress: show a progress bar. Default True.
+        validate: let Pyro check distributions and traces in every step. Default False: only
+            the evaluations ahead of the first step are checked, since the checks take time
+            and read values back from the device. Numbers that are not finite end training
+            either way.
 
     Raises:
         ValueError: for a value out of range.
@@ -67,6 +73,7 @@ class TrainingConfig:
     restore_best: bool = True
     seed: int = 0
     progress: bool = True
+    validate: bool = False
 
     def __post_init__(self) -> None:
         check_int("epochs", self.epochs)
@@ -155,6 +162,7 @@ class Trainer:
         checkpoint: FilePath | None = None,
         checkpoint_every: int = 10,
         resume: bool = False,
+        callback: Callable[[int], None] | None = None,
     ) -> History:
         """Train from the model's current parameters and return the :class:`History`.
 
@@ -176,6 +184,9 @@ class Trainer:
             resume: continue from ``checkpoint`` if that file exists, to the numbers that the
                 uninterrupted run would have reached (bit for bit on a CPU). Default False: a
                 file that exists is overwritten.
+            callback: called after every step with the number of steps so far, such as a
+                :class:`~eve_pyro.diagnostics.Monitor`. It must leave the model and the random
+                state as they are. Default none.
 
         Raises:
             ValueError: for tensors that do not fit together, are empty or not finite; for a
@@ -203,8 +214,10 @@ class Trainer:
         modes = {module: module.training for module in self.loss.modules()}
         try:
             with local_parameters(), seeded(self.config.seed), torch.enable_grad():
-                run = Run(self, data, validation or (), model_kwargs or {})
-                return run.train(checkpoint, checkpoint_every, resume)
+                run = Run(self, data, validation or (), model_kwargs or {}, callback)
+                checks = nullcontext() if self.config.validate else validation_enabled(False)
+                with checks:
+                    return run.train(checkpoint, checkpoint_every, resume)
         finally:
             for module, mode in modes.items():
                 module.training = mode
