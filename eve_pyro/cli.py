@@ -25,7 +25,7 @@ ModelName = Literal[
 
 def demo(
     data: Literal["concrete", "boston", "energy"] = "concrete",
-    seeds: int = 5,
+    seeds: int = 8,
     epochs: int = 300,
     out: Path = Path("eve-demo"),
     jobs: int = 0,

@@ -36,7 +36,7 @@ class DemoConfig:
 
     Arguments:
         data: name of a table. Default ``"concrete"``.
-        seeds: number of seeds, each a split and an initialisation. Default 5.
+        seeds: number of seeds, each a split and an initialisation. Default 8.
         epochs: of training. Default 300.
         models: names out of ``eve_pyro.experiments.MODELS``; the first is the baseline.
         jobs: processes at once, one thread each; 0 (default) for one per core.
@@ -53,7 +53,7 @@ class DemoConfig:
     """
 
     data: str = "concrete"
-    seeds: int = 5
+    seeds: int = 8
     epochs: int = 300
     models: tuple[str, ...] = DEMO_MODELS
     jobs: int = 0

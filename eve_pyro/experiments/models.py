@@ -119,12 +119,12 @@ class ModelConfig:
 
 
 # beta as a weight on the KL averaged over 64 units is 0.1. Fixed on Concrete, seeds 0 to 3, out
-# of 14 settings of beta, sigma_init, bounds and modes of sigma, emission, objective and particles.
+# of 24 settings of beta, sigma_init, bounds and modes of sigma, emission, objective and particles.
 EVE = ModelConfig(
     unit="eve",
-    objective="mc-nll",
-    particles=8,
-    unit_options={"beta": 0.1 / 64, "sigma_init": 0.5},
+    objective="moment",
+    particles=4,
+    unit_options={"beta": 0.1 / 64, "sigma_init": 0.3},
 )
 MODELS: dict[str, ModelConfig] = {
     "mlp": ModelConfig(),
