@@ -318,14 +318,16 @@ def compiled_regression(elbo=None, **kw):
     return model, loss
 
 
-def eager_loss(model, *args, seed=3):
-    pyro.set_rng_seed(seed)
-    return TraceMeanField_ELBO().loss(model, EVEGuide(model), *args)
+def eager_loss(model, *args, particles=1):
+    pyro.set_rng_seed(3)
+    return TraceMeanField_ELBO(particles).loss(model, EVEGuide(model), *args)
 
 
 def same_as_eager(model, loss, *args):
     pyro.set_rng_seed(3)
-    return loss(*args).item() == pytest.approx(eager_loss(model, *args), rel=1e-5)
+    expected = eager_loss(model, *args, particles=loss.elbo.num_particles)
+    pyro.set_rng_seed(3)
+    return loss(*args).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_beta_moves_without_a_new_trace():
@@ -348,6 +350,7 @@ def test_what_a_trace_froze_is_noticed_when_it_changes():
         lambda: model.net.insert(2, nn.Tanh()),
         lambda: layer.emission.__setattr__("activation", "gelu"),
         lambda: setattr(model, "num_data", 60),
+        lambda: setattr(loss.elbo, "num_particles", 2),
         lambda: layer.register_buffer("beta", torch.tensor(2.0)),
     ]
     for i, change in enumerate(changes, 2):
@@ -360,6 +363,22 @@ def test_what_a_trace_froze_is_noticed_when_it_changes():
     x, y = data(dtype=torch.float64)
     assert same_as_eager(model, loss, x, y)
     assert loss(x, y).dtype == torch.float64
+
+
+def test_modules_in_closures_are_watched_too():
+    net = nn.Sequential(nn.Dropout(0.5), EVEModule(3, 4), nn.Linear(4, 1))
+
+    def model(x, y):
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(net(x).squeeze(-1), 0.1), obs=y)
+
+    loss = CompiledELBO(TraceMeanField_ELBO(), backend="eager")(model, EVEGuide(model))
+    replace = lambda: net[1].register_buffer("beta", torch.tensor(2.0))  # noqa: E731
+    for traces, change in enumerate([net.train, net.eval, replace], 1):
+        change()
+        loss(*data())
+        assert same_as_eager(model, loss, *data())
+        assert loss.traces == traces
 
 
 @pytest.mark.filterwarnings("ignore:.*not registered in the param store")
