@@ -73,6 +73,8 @@ def record(
         >>> recording.graph(w, torch.arange(3.0))
         [tensor(3.), tensor([0., 1., 2.])]
     """
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     found: list[Tensor] = []
@@ -89,7 +91,10 @@ def record(
         outputs[:] = [value.detach(), *(g for _, g in reached)]
         return outputs
 
-    graph = make_fx(value_and_gradients)(*args)
+    # The tracer describes each result in a fake mode, and makes one per operation if there is none
+    # in sight, which takes longer than all the rest.
+    with tracing(TracingContext(FakeTensorMode())):
+        graph = make_fx(value_and_gradients)(*args)
     return Recording(graph, _lift_captured(graph), found, outputs)
 
 
