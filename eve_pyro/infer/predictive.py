@@ -31,7 +31,9 @@ class StreamingPredictive:
     bounded by the chunk, not by ``num_samples``.
 
     The model is called as ``model(*args, **kwargs)`` without its target, in eval mode and
-    without gradients. A model without latents is run once.
+    without gradients. A model without latents is run once. Latents outside the rows' plate
+    (random weights, say) are drawn anew for each chunk of rows: each row's predictive is right,
+    but one draw is not one function of all rows unless they fit a chunk.
 
     Arguments:
         model: a Pyro model whose target site is Normal, Categorical, or a mixture of Normals.
