@@ -13,6 +13,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def fresh_pyro():
+    """Seed the noise, empty the parameter store and check everything, before and after a test."""
     pyro.clear_param_store()
     pyro.enable_validation(True)
     pyro.set_rng_seed(0)
