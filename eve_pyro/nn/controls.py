@@ -69,8 +69,8 @@ class DeterministicCell(nn.Module):
     Arguments:
         in_features: size of the input's last dim.
         out_features: number of units.
-        latent_dim, emission, encoder, sigma, sigma_init, log_sigma_bounds, device, dtype: see
-            :class:`~eve_pyro.nn.EVEModule`.
+        latent_dim, emission, encoder, sigma, sigma_rank, sigma_init, log_sigma_bounds, device,
+            dtype: see :class:`~eve_pyro.nn.EVEModule`.
 
     Shapes:
         (*, in_features) -> (*, out_features).
@@ -94,6 +94,7 @@ class DeterministicCell(nn.Module):
         emission: EmissionLike = "relu",
         encoder: nn.Module | None = None,
         sigma: str = "input",
+        sigma_rank: int | None = None,
         sigma_init: float = 0.3,
         log_sigma_bounds: tuple[float, float] = (-7.0, 2.0),
         device: torch.device | str | None = None,
@@ -108,6 +109,7 @@ class DeterministicCell(nn.Module):
         self.encoder = encoder or GaussianEncoder(
             *sizes,
             sigma=sigma,
+            sigma_rank=sigma_rank,
             sigma_init=sigma_init,
             log_sigma_bounds=log_sigma_bounds,
             **options,

@@ -26,7 +26,10 @@ def clamp_straight_through(x: Tensor, lower: float, upper: float) -> Tensor:
         >>> y.tolist(), x.grad.tolist()
         ([-7.0, 0.5, 2.0], [1.0, 1.0, 1.0])
     """
-    return x.detach().clamp(lower, upper) + (x - x.detach())
+    y = x.clone()
+    with torch.no_grad():  # out of autograd's sight
+        y.clamp_(lower, upper)
+    return y
 
 
 class GaussianEncoder(nn.Module):
@@ -37,11 +40,18 @@ class GaussianEncoder(nn.Module):
     ``sigma`` says what sigma depends on: ``"input"`` (per unit and input, as above), ``"unit"``
     (one learned value per unit and latent dim) or ``"layer"`` (one for the layer).
 
+    V has as many entries as W and costs as much. Log sigma seldom needs them all:
+    ``sigma_rank`` = r bounds its rank, V = B A with A of shape (r, in_features) and B of shape
+    (units * latent_dim, r), which are r * (in_features + units * latent_dim) entries. No matrix
+    has a higher rank than its shorter side: where r reaches that, V is stored as it is, which
+    are the same functions with fewer parameters. One r thus fits all layers of a network.
+
     Arguments:
         in_features: size of the input's last dim.
         out_features: number of units.
         latent_dim: latent dims per unit.
         sigma: ``"input"`` (default), ``"unit"`` or ``"layer"``.
+        sigma_rank: highest rank of V; unbounded if None (default). Only with sigma ``"input"``.
         sigma_init: sigma at initialisation, inside the range that log_sigma_bounds allows.
         log_sigma_bounds: range (l, u) of log sigma, in nats. Values are clamped; gradients pass
             (:func:`clamp_straight_through`).
@@ -52,13 +62,16 @@ class GaussianEncoder(nn.Module):
         (*, latent_dim, out_features) memory.
 
     Raises:
-        ValueError: for sizes below 1, an unknown sigma mode, bounds that are not increasing, or
-            a sigma_init outside them.
+        ValueError: for sizes or a rank below 1, an unknown sigma mode, a rank with another mode
+            than ``"input"``, bounds that are not increasing, or a sigma_init outside them.
 
     Example:
         >>> q = GaussianEncoder(8, 64, latent_dim=2)(torch.randn(10, 8))
         >>> q.batch_shape
         torch.Size([10, 64, 2])
+        >>> count = lambda encoder: sum(p.numel() for p in encoder.log_scale.parameters())
+        >>> count(GaussianEncoder(128, 128)), count(GaussianEncoder(128, 128, sigma_rank=8))
+        (16512, 2176)
     """
 
     def __init__(
@@ -68,6 +81,7 @@ class GaussianEncoder(nn.Module):
         latent_dim: int = 1,
         *,
         sigma: str = "input",
+        sigma_rank: int | None = None,
         sigma_init: float = 0.3,
         log_sigma_bounds: tuple[float, float] = (-7.0, 2.0),
         device: torch.device | str | None = None,
@@ -78,6 +92,11 @@ class GaussianEncoder(nn.Module):
         self.out_features = check_int("out_features", out_features)
         self.latent_dim = check_int("latent_dim", latent_dim)
         self.sigma = check_choice("sigma", sigma, SIGMA_MODES)
+        if sigma_rank is not None:
+            check_int("sigma_rank", sigma_rank)
+            if sigma != "input":
+                raise ValueError(f'sigma_rank needs sigma="input", got sigma={sigma!r}')
+        self.sigma_rank = sigma_rank
         lower, upper = (check_real("log_sigma_bounds", b) for b in log_sigma_bounds)
         if lower >= upper:
             raise ValueError(f"log_sigma_bounds must increase, got {log_sigma_bounds!r}")
@@ -88,8 +107,13 @@ class GaussianEncoder(nn.Module):
         rows = latent_dim * out_features
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.loc = nn.Linear(in_features, rows, **options)
-        self.log_scale: nn.Linear | nn.Parameter
-        if sigma == "input":
+        self.log_scale: nn.Module | nn.Parameter
+        if sigma_rank is not None and sigma_rank < min(in_features, rows):
+            self.log_scale = nn.Sequential(
+                nn.Linear(in_features, sigma_rank, bias=False, **options),
+                nn.Linear(sigma_rank, rows, **options),
+            )
+        elif sigma == "input":
             self.log_scale = nn.Linear(in_features, rows, **options)
         else:
             size = rows if sigma == "unit" else 1
@@ -100,28 +124,34 @@ class GaussianEncoder(nn.Module):
         """Draw the parameters anew: mu as ``nn.Linear`` does, sigma close to ``sigma_init``."""
         self.loc.reset_parameters()
         with torch.no_grad():
-            if isinstance(self.log_scale, nn.Linear):
-                # Small weights: sigma starts nearly constant and far from its bounds.
-                self.log_scale.reset_parameters()
-                self.log_scale.weight.mul_(0.1)
-                self.log_scale.bias.fill_(math.log(self.sigma_init))
-            else:
+            if not isinstance(self.log_scale, nn.Module):
                 self.log_scale.fill_(math.log(self.sigma_init))
+                return
+            factors = [m for m in self.log_scale.modules() if isinstance(m, nn.Linear)]
+            for factor in factors:
+                factor.reset_parameters()
+            # Small weights: sigma starts nearly constant and far from its bounds. Not zero, or
+            # no gradient would reach the factor before.
+            factors[-1].weight.mul_(0.1)
+            factors[-1].bias.fill_(math.log(self.sigma_init))
 
     def forward(self, h: Tensor) -> LatentNormal:
         loc = self.loc(h)
         raw = self.log_scale
-        log_scale = raw(h) if isinstance(raw, nn.Linear) else raw
+        log_scale = raw(h) if isinstance(raw, nn.Module) else raw
         # Under autocast the products come in low precision, in which a KL is too coarse.
         loc, log_scale = loc.to(self.loc.weight.dtype), log_scale.to(self.loc.weight.dtype)
-        scale = clamp_straight_through(log_scale, *self.log_sigma_bounds).exp()
-        return LatentNormal(self._per_unit(loc), self._per_unit(scale.expand_as(loc)))
+        log_scale = clamp_straight_through(log_scale, *self.log_sigma_bounds)
+        if self.sigma != "layer":
+            log_scale = self._per_unit(log_scale)
+        return LatentNormal(self._per_unit(loc), log_scale.exp(), log_scale=log_scale)
 
     def _per_unit(self, flat: Tensor) -> Tensor:
         return flat.unflatten(-1, (self.latent_dim, self.out_features)).mT
 
     def extra_repr(self) -> str:
+        rank = "" if self.sigma_rank is None else f"sigma_rank={self.sigma_rank}, "
         return (
-            f"sigma={self.sigma!r}, sigma_init={self.sigma_init:g}, "
+            f"sigma={self.sigma!r}, {rank}sigma_init={self.sigma_init:g}, "
             f"log_sigma_bounds={self.log_sigma_bounds}"
         )

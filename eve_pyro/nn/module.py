@@ -64,8 +64,8 @@ class EVEModule(SiteModule):
     prices it at beta * KL(q || p), summed over units and latent dims, in nats.
 
     It drops in where a ``Linear`` and its activation stood, in any container. The site is named
-    by the layer's path in the model once an ``EVEGuide`` (or :func:`~eve_pyro.nn.name_sites`) has seen the
-    model; before that it has a name of its own.
+    by the layer's path in the model once an ``EVEGuide`` (or :func:`~eve_pyro.nn.name_sites`) has
+    seen the model; before that it has a name of its own.
 
     Reference: Y. Ruffenach, "The Neuron Is the Distribution".
 
@@ -82,7 +82,7 @@ class EVEModule(SiteModule):
             weight b is beta = b / out_features.
         encoder: module from h to the posterior, a reparameterized distribution of batch shape
             (*, out_features, latent_dim). Default: a :class:`~eve_pyro.nn.GaussianEncoder`.
-        sigma, sigma_init, log_sigma_bounds: of the default encoder.
+        sigma, sigma_rank, sigma_init, log_sigma_bounds: of the default encoder.
         prior: a distribution, or a module or callable from h to one, whose batch shape
             broadcasts to (*, out_features, latent_dim). Default: the standard normal. Give a
             module to learn a prior. A bare distribution stays on the device it was made on.
@@ -120,6 +120,7 @@ class EVEModule(SiteModule):
         beta: float = 1e-3,
         encoder: nn.Module | None = None,
         sigma: str = "input",
+        sigma_rank: int | None = None,
         sigma_init: float = 0.3,
         log_sigma_bounds: tuple[float, float] = (-7.0, 2.0),
         prior: Distribution | Callable[[Tensor], Distribution] | None = None,
@@ -138,6 +139,7 @@ class EVEModule(SiteModule):
         self.encoder = encoder or GaussianEncoder(
             *sizes,
             sigma=sigma,
+            sigma_rank=sigma_rank,
             sigma_init=sigma_init,
             log_sigma_bounds=log_sigma_bounds,
             **options,
