@@ -11,7 +11,7 @@ from eve_pyro.nn.emission import (
 )
 from eve_pyro.nn.encoder import GaussianEncoder, clamp_straight_through
 from eve_pyro.nn.heads import CategoricalHead, GaussianHead, MixtureDensityHead
-from eve_pyro.nn.latent import LatentNormal
+from eve_pyro.nn.latent import AntitheticDraws, LatentNormal
 from eve_pyro.nn.module import (
     EVEModule,
     StandardNormal,
@@ -26,6 +26,7 @@ from eve_pyro.nn.site import SiteModule, name_sites
 __all__ = [
     "MLP",
     "ActivationEmission",
+    "AntitheticDraws",
     "BayesianDense",
     "CategoricalHead",
     "Dense",
