@@ -1,4 +1,4 @@
-"""The command ``eve-pyro``: demo, fit, predict.
+"""The command ``eve-pyro``: demo, fit, predict, bench.
 
 Each subcommand is a function; ``tyro`` makes its options from the signature. Heavy imports
 happen inside, so that ``--help`` is quick.
@@ -100,6 +100,23 @@ def predict(
     predict_and_write(model, data, out, level, seed)
 
 
+def bench(quick: bool = False, out: Path = Path("eve-bench"), threads: int = 0) -> None:
+    """Measure what EVE costs beside deterministic networks and other packages, on this machine.
+
+    Prints ratios with their targets; writes ``bench.json`` and ``bench.png`` to the output
+    folder. Takes up to 20 minutes on two cores that do nothing else. Ctrl-C reports what has
+    finished.
+
+    Args:
+        quick: less than two minutes: fewer repetitions and points, no very deep network.
+        out: output folder.
+        threads: of torch; 0 for all cores.
+    """
+    from eve_pyro.bench import run_and_report
+
+    run_and_report("quick" if quick else "full", out, threads)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; errors of use are one line and exit status 2.
 
@@ -111,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"demo": demo, "fit": fit, "predict": predict},
+            {"demo": demo, "fit": fit, "predict": predict, "bench": bench},
             prog="eve-pyro",
             description="Distributional neurons for Pyro.",
             args=arguments,
