@@ -32,6 +32,9 @@ def test_fit_and_predict_a_users_table(csv, tmp_path, capsys):
     model, out = tmp_path / "model.pt", tmp_path / "predictions.csv"
     main(["fit", "--data", str(csv), "--epochs", "2", "--out", str(model)])
     assert "test RMSE" in capsys.readouterr().out
+    frame = pd.read_csv(csv)
+    frame["name"] = "joe"  # a column that the model does not know may hold anything
+    frame.to_csv(csv, index=False)
     main(["predict", str(model), "--data", str(csv), "--out", str(out), "--level", "0.8"])
     predictions = pd.read_csv(out)
     assert len(predictions) == 120
@@ -109,7 +112,10 @@ def test_a_truncated_model_and_one_of_another_kind(csv, tmp_path, capsys):
         error = fails(["predict", model, "--data", csv, "--out", tmp_path / "p.csv"], capsys)
         assert "model.pt" in error
     model.write_bytes(whole)
-    frame = pd.read_csv(csv).drop(columns="age")
-    frame.to_csv(csv, index=False)
+    whole_table = pd.read_csv(csv)
+    whole_table.iloc[:0].to_csv(csv, index=False)
+    error = fails(["predict", model, "--data", csv, "--out", tmp_path / "p.csv"], capsys)
+    assert "mine.csv must have at least 1 row" in error
+    whole_table.drop(columns="age").to_csv(csv, index=False)
     error = fails(["predict", model, "--data", csv, "--out", tmp_path / "p.csv"], capsys)
     assert "'age'" in error

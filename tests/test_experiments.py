@@ -118,7 +118,9 @@ def test_the_demo_writes_what_it_prints(tmp_path, capsys):
     layers = pd.read_csv(tmp_path / "layers.csv")
     assert set(layers.seed) == {100, 101}
     about = json.loads((tmp_path / "config.json").read_text())
-    assert about["config"]["seeds"] == 2
+    assert about["seeds"] == [100, 101]
+    assert not about["interrupted"]
+    assert about["protocol"]["training"]["epochs"] == 2
     for name in ("predictions", "calibration", "layers", "training"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     model = TabularModel.load(tmp_path / "eve.pt")
@@ -153,3 +155,30 @@ def test_bad_input(table, tmp_path):
     tiny = Table("tiny", table.X[:3], table.y[:3], table.feature_names, "y")
     with pytest.raises(ValueError, match="rows"):
         fit(tiny, MODELS["mlp"], 0, QUICK)
+
+
+def test_an_interrupted_demo_reports_the_seeds_that_all_models_finished(monkeypatch):
+    def interrupted(self, tasks):
+        for done, (function, args, kwargs) in enumerate(tasks):
+            if done == 3:
+                raise KeyboardInterrupt
+            yield function(*args, **kwargs)
+
+    monkeypatch.setattr("joblib.Parallel.__call__", interrupted)
+    config = DemoConfig(seeds=3, epochs=1, models=("mlp", "eve"), protocol=QUICK)
+    runs = run(config, progress=False)
+    assert [(r.model, r.seed) for r in runs] == [("mlp", 100), ("eve", 100)]
+
+
+def test_groups_stay_together_where_the_table_has_them(table):
+    groups = np.arange(len(table)) // 4
+    X = table.X.copy()
+    X[:, 0] = groups  # so that a row tells its group
+    grouped = replace(table, X=X, groups=groups)
+    for together in (True, False):
+        data = fit(grouped, MODELS["mlp"], 0, replace(QUICK, grouped=together)).data
+        train, test = (
+            set(data.features.inverse(part.x)[:, 0].round().tolist())
+            for part in (data.train, data.test)
+        )
+        assert (not train & test) == together

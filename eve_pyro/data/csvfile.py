@@ -4,7 +4,7 @@ import csv
 import gzip
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -15,7 +15,7 @@ from eve_pyro.data.table import DataError, DataNotFoundError, check_distinct
 
 
 def read_csv(
-    path: Path, columns: Sequence[str] | None = None
+    path: Path, columns: Sequence[str] | None = None, *, only: Collection[str] | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """Read a CSV file (``.gz`` too) of numbers: column names and values (rows, columns).
 
@@ -23,6 +23,7 @@ def read_csv(
         path: UTF-8 text, columns separated by commas. Blank lines are skipped.
         columns: the names to expect. The file may then lack its header. By default the first
             row names the columns.
+        only: columns to read, of those that are there; the others may hold anything.
 
     Raises:
         DataNotFoundError: if there is no such file.
@@ -45,12 +46,16 @@ def read_csv(
         rows = rows[1:]
     elif first == tuple(columns):
         rows = rows[1:]
-    values = np.empty((len(rows), len(columns)))
-    for index, (line, cells) in enumerate(rows):
+    for line, cells in rows:
         if len(cells) != len(columns):
             raise DataError(
                 f"row {line} of {path.name} must have {len(columns)} cells, got {len(cells)}"
             )
+    kept = [i for i, name in enumerate(columns) if only is None or name in only]
+    columns = tuple(columns[i] for i in kept)
+    rows = [(line, [cells[i] for i in kept]) for line, cells in rows]
+    values = np.empty((len(rows), len(columns)))
+    for index, (_, cells) in enumerate(rows):
         values[index] = [_number(cell) for cell in cells]
     for row, column in np.argwhere(~np.isfinite(values))[:1]:
         line, cells = rows[row]

@@ -1,6 +1,7 @@
 """The demo: EVE next to the models one would otherwise use, on one table, paired by seed."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,6 +60,17 @@ class DemoConfig:
     jobs: int = 0
     protocol: Protocol = field(default_factory=Protocol)
 
+    @property
+    def seed_list(self) -> range:
+        """The seeds themselves."""
+        return range(FIRST_SEED, FIRST_SEED + self.seeds)
+
+    @property
+    def full_protocol(self) -> Protocol:
+        """The protocol with the demo's own number of epochs."""
+        training = replace(self.protocol.training, epochs=self.epochs)
+        return replace(self.protocol, training=training)
+
     def __post_init__(self) -> None:
         check_int("seeds", self.seeds)
         check_int("epochs", self.epochs)
@@ -84,17 +96,14 @@ def _run(table: Table, model: str, seed: int, protocol: Protocol, keep: bool) ->
 def run(config: DemoConfig, *, progress: bool = True) -> list[Run]:
     """Train and score every model on every seed.
 
-    Ctrl-C returns the runs that are finished.
+    Ctrl-C returns the runs of those seeds that every model has finished.
     """
     from joblib import Parallel, delayed
 
     table = load_table(config.data)
-    training = replace(config.protocol.training, epochs=config.epochs)
-    protocol = replace(config.protocol, training=training)
-    seeds = range(FIRST_SEED, FIRST_SEED + config.seeds)
     tasks = [
-        delayed(_run)(table, model, seed, protocol, seed == FIRST_SEED)
-        for seed in seeds
+        delayed(_run)(table, model, seed, config.full_protocol, seed == FIRST_SEED)
+        for seed in config.seed_list
         for model in config.models
     ]
     runs: list[Run] = []
@@ -107,6 +116,8 @@ def run(config: DemoConfig, *, progress: bool = True) -> list[Run]:
                 bar.set_postfix_str(f"{done.model}, seed {done.seed}")
                 bar.update()
         except KeyboardInterrupt:
-            bar.write(f"interrupted: reporting the {len(runs)} runs that are finished")
+            bar.write("interrupted: reporting the seeds that every model has finished")
     order = {model: i for i, model in enumerate(config.models)}
-    return sorted(runs, key=lambda r: (r.seed, order[r.model]))
+    finished_by = Counter(r.seed for r in runs)
+    paired = [r for r in runs if finished_by[r.seed] == len(order)]
+    return sorted(paired, key=lambda r: (r.seed, order[r.model]))

@@ -36,6 +36,9 @@ class Protocol:
         validation_samples: draws for the score that picks the best epoch. Default 16.
         level: of the interval whose coverage and width are reported. Default 0.9.
         fractions: shares of rows for training, validation and test. Default (.70, .15, .15).
+        grouped: keep rows of one group (near-copies, such as one design of the energy table) in
+            one part, where the table has groups. Default True: a split by rows would let the
+            test repeat what was trained on.
 
     Raises:
         ValueError: for numbers of draws below 1 or a level outside (0, 1).
@@ -54,6 +57,7 @@ class Protocol:
     validation_samples: int = 16
     level: float = 0.9
     fractions: tuple[float, float, float] = (0.70, 0.15, 0.15)
+    grouped: bool = True
 
     def __post_init__(self) -> None:
         check_int("num_samples", self.num_samples)
@@ -104,7 +108,8 @@ def fit(table: Table, config: ModelConfig, seed: int, protocol: Protocol) -> Fit
         DataError: if a part of the split would be empty.
         FloatingPointError: if training diverges.
     """
-    parts = split(table, seed=seed, fractions=protocol.fractions)
+    groups = table.groups if protocol.grouped else None
+    parts = split(table, seed=seed, fractions=protocol.fractions, groups=groups)
     data = standardize(table, parts)
     networks: list[Network] = []
     guides: list[EVEGuide] = []

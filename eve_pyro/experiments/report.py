@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from eve_pyro.experiments.demo import DemoConfig, Run
+from eve_pyro.experiments.models import MODELS
 from eve_pyro.experiments.protocol import summarise
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SCORES: tuple[tuple[str, str, int], ...] = (
     ("NLL, nats", "raw_mc_nll_unit", 3),
     ("  calibrated", "calibrated_mc_nll_unit", 3),
-    ("  standardised", "calibrated_mc_nll", 3),
+    ("  same, target/sd", "calibrated_mc_nll", 3),
     ("CRPS, U", "raw_crps_unit", 3),
     ("  calibrated", "calibrated_crps_unit", 3),
     ("RMSE, U", "raw_rmse_unit", 3),
@@ -32,7 +33,7 @@ SCORES: tuple[tuple[str, str, int], ...] = (
     ("90 % coverage", "raw_coverage", 3),
     ("  calibrated", "calibrated_coverage", 3),
     ("temperature", "temperature", 2),
-    ("sigma_y (std.)", "sigma_y", 3),
+    ("sigma_y / sd", "sigma_y", 3),
     ("parameters", "parameters", 0),
     ("training, s", "seconds", 1),
 )
@@ -75,10 +76,16 @@ class OutputFolder:
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file under a temporary name, then move it into place."""
         data = content.encode() if isinstance(content, str) else content
+        if not name or (self.path / name).is_dir():
+            raise OSError(f"out must be a file, got the folder {self.path / name}")
         with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
             file.write(data)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, self.path / name)
+        try:
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, self.path / name)
+        except OSError:
+            os.unlink(file.name)
+            raise
 
     def write_frame(self, name: str, frame: pd.DataFrame, *, index: bool = False) -> None:
         """Write a CSV file with all digits."""
@@ -197,6 +204,14 @@ def write_tables(out: OutputFolder, config: DemoConfig, runs: Sequence[Run]) -> 
     layers = layers_frame(runs)
     if len(layers):
         out.write_frame("layers.csv", layers)
-    about = {"config": asdict(config), "environment": environment()}
+    seeds = sorted({r.seed for r in runs})
+    about = {
+        "data": config.data,
+        "seeds": seeds,
+        "interrupted": len(seeds) < config.seeds,
+        "models": {name: asdict(MODELS[name]) for name in config.models},
+        "protocol": asdict(config.full_protocol),
+        "environment": environment(),
+    }
     out.write("config.json", json.dumps(about, indent=2) + "\n")
     return summary

@@ -86,10 +86,12 @@ def predict_and_write(model: Path, data: Path, out: Path, level: float, seed: in
     check_int("seed", seed, 0)
     folder = OutputFolder(out.parent)
     fitted = TabularModel.load(model)
-    names, values = read_csv(data)
+    names, values = read_csv(data, only=fitted.feature_names)
     missing = [name for name in fitted.feature_names if name not in names]
     if missing:
-        raise DataError(f"{data} lacks the feature columns {missing}; it has {list(names)}")
+        raise DataError(f"{data} lacks the feature columns {missing}")
+    if not len(values):
+        raise DataError(f"{data} must have at least 1 row under its header, got 0")
     X = values[:, [names.index(name) for name in fitted.feature_names]]
     predictive = fitted.predict(X, seed=seed)
     lower, upper = predictive.interval(level)

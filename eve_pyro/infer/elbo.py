@@ -16,6 +16,7 @@ from pyro.distributions import Delta, Normal, Unit
 from pyro.distributions.util import scale_and_mask
 from pyro.infer.elbo import ELBO
 from pyro.infer.util import is_validation_enabled
+from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites
@@ -73,6 +74,7 @@ class PathwiseELBO(ELBO):
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """The loss as a 0-dim tensor whose gradient is the gradient estimate."""
+        check_guides_model(model, guide)
         traces = list(self._get_traces(model, guide, args, kwargs))
         regulariser = sum(_kl(*pair) for pair in traces) / self._runs
         return regulariser - self.log_likelihood(traces)
@@ -114,9 +116,26 @@ class PathwiseELBO(ELBO):
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
             model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        model_trace, guide_trace = map(prune_subsample_sites, (model_trace, guide_trace))
         if is_validation_enabled():
             check_model_guide_match(model_trace, guide_trace, self.max_plate_nesting)
-        return prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
+            for name, site in _observed(model_trace).items():
+                _check_value(name, site)
+        return model_trace, guide_trace
+
+
+def check_guides_model(model: Any, guide: Any) -> None:
+    """Raise a ``ValueError`` unless an effect-handler guide is one of this very model.
+
+    Such a guide runs its own model; another one, or a handler around the model that it is given
+    beside the guide, would be ignored without a word.
+    """
+    guide = poutine.unwrap(guide)
+    if isinstance(guide, GuideMessenger) and guide.model is not model:
+        raise ValueError(
+            "guide must be a guide of this very model, handlers included: build it as "
+            f"EVEGuide(model) for the model that you pass, got a guide of {guide.model!r}"
+        )
 
 
 def _latents(trace: Trace) -> Iterator[tuple[str, dict]]:
@@ -138,6 +157,31 @@ def _observed(trace: Trace) -> dict[str, dict]:
     if not sites:
         raise ValueError("the model has no observed site: pass the targets as the model expects")
     return sites
+
+
+def _check_value(name: str, site: dict) -> None:
+    """Raise an error if an observation's shape is not its distribution's, but broadcasts to it."""
+    if any(not f.vectorized for f in site["cond_indep_stack"]):
+        raise ValueError(
+            f"observed site {name!r} is in a sequential plate, whose elements this objective "
+            "would take for one datum: use a vectorized plate, with pyro.plate(...)"
+        )
+    expected = site["fn"].batch_shape + site["fn"].event_shape
+    given = site["value"].shape
+    # Particles, and dims of size 1 between them and the data, are the distribution's alone.
+    if given != expected[len(expected) - len(given) :] or any(
+        size != 1 and -dim not in _particle_dims(site)
+        for dim, size in enumerate(reversed(site["fn"].batch_shape), 1)
+        if dim > len(given) - site["fn"].event_dim
+    ):
+        raise ValueError(
+            f"observed site {name!r} must have values of the shape {tuple(expected)} of its "
+            f"distribution, got {tuple(given)}"
+        )
+
+
+def _particle_dims(site: dict) -> set[int]:
+    return {f.dim for f in site["cond_indep_stack"] if f.vectorized and _is_particles(f)}
 
 
 def _log_ratio(q_site: dict, p_site: dict) -> Tensor:
@@ -265,7 +309,9 @@ class MCNLL_ELBO(PathwiseELBO):
             weights[name] = site["scale"] / _subsampling(frames)
         first, *others = weights.values()
         for other in others:
-            if other is not first and (isinstance(other, Tensor) or not math.isclose(first, other)):
+            tensors = isinstance(first, Tensor) and isinstance(other, Tensor)
+            same = torch.equal(first, other) if tensors else math.isclose(first, other)
+            if other is not first and not same:
                 raise ValueError(
                     "observed sites of one datum need one scale, since their likelihoods are "
                     f"multiplied before averaging; got {weights}"
@@ -319,7 +365,9 @@ class MomentMatchedELBO(PathwiseELBO):
                 if y.dim() >= -dim:
                     y = y.select(dim, 0)
             v, m = torch.var_mean(loc, dim)
-            matched = Normal(m, (v + variance.mean(dim)).sqrt()).to_event(event_dim)
+            scale = (v + variance.mean(dim)).sqrt()
+            # Unchecked, as the site's own observation was: masked values may be anything.
+            matched = Normal(m, scale, validate_args=False).to_event(event_dim)
             total = total + _scaled(matched.log_prob(y), site, self._particle_dim)
         return total
 

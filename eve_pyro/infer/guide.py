@@ -1,5 +1,6 @@
 """EVEGuide: the guide reading of a model, as an effect handler."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
 
-from eve_pyro.nn.module import eve_modules, is_eve_site
+from eve_pyro.nn.module import is_eve_site
 from eve_pyro.nn.site import name_sites
 
 
@@ -36,8 +37,14 @@ class EVEGuide(GuideMessenger, nn.Module):
     both traces of an ELBO: the networks are not evaluated a second time. Sites without a
     posterior are left to the prior, or to a guide of yours for them.
 
-    The guide works wherever a Pyro guide does: with ``SVI``, every ELBO, ``Predictive``, as a
-    module in ``elbo(model, guide)``.
+    The guide works wherever a Pyro guide does: with ``SVI``, ``Predictive``, every ELBO but those
+    that enumerate, as a module in ``elbo(model, guide)``. What runs is the guide's own model, as
+    for every effect-handler guide of Pyro: put handlers around that model
+    (``EVEGuide(poutine.scale(model, scale=0.1))``) or around the whole call, not around the
+    model that an ELBO is given beside the guide.
+
+    Call EVE layers inside the plate of their data. Outside it their KL misses the plate's N/B,
+    and under vectorized particles the data would be counted once per particle, which is an error.
 
     Building it names the EVE sites by module path (:func:`~eve_pyro.nn.name_sites`).
 
@@ -53,8 +60,10 @@ class EVEGuide(GuideMessenger, nn.Module):
         StaleParameterError: when called by ``SVI`` while Pyro's parameter store holds other
             tensors under the names of this model's parameters (a second model of one class in
             one process): those would be trained and the model left as it is, without a word.
-            Likewise if the store does not know a layer's parameters at all.
-        ValueError: when called, if an EVE site occurs twice in one pass.
+            Likewise if the store does not know a layer's parameters at all; for other parameters
+            of the model that it does not know there is a warning.
+        ValueError: when called, if an EVE site occurs twice in one pass; when an ELBO takes the
+            traces, if a site has batch dims that no plate covers.
 
     Example:
         >>> from eve_pyro import EVEModule
@@ -70,6 +79,9 @@ class EVEGuide(GuideMessenger, nn.Module):
     def __init__(self, model: Callable, guide: Any = None) -> None:
         if not callable(model):
             raise TypeError(f"model must be callable, got {model!r}")
+        for name, part in (("model", model), ("guide", guide)):
+            if isinstance(poutine.unwrap(part), GuideMessenger):
+                raise TypeError(f"{name} must not be an effect-handler guide itself, got {part!r}")
         nn.Module.__init__(self)
         GuideMessenger.__init__(self, model)
         if isinstance(model, nn.Module):
@@ -99,6 +111,9 @@ class EVEGuide(GuideMessenger, nn.Module):
 
     def get_traces(self) -> tuple[Trace, Trace]:
         """The pair (model_trace, guide_trace) of the last call."""
+        for name, site in self.trace.nodes.items():
+            if site["type"] == "sample" and not site_is_subsample(site):
+                _check_plates(name, site)
         model_trace, guide_trace = super().get_traces()
         for name, site in guide_trace.nodes.items():
             if site["infer"].get("left_to_prior"):
@@ -156,23 +171,50 @@ class EVEGuide(GuideMessenger, nn.Module):
 
     def _check_registered(self) -> None:
         """Whether the store knows the EVE layers that just ran; ``SVI`` trains nothing else."""
-        sites = self.trace.nodes.values()
+        sites = list(self.trace.nodes.values())
         store = {id(site["value"].unconstrained()) for site in sites if site["type"] == "param"}
-        for path, layer in eve_modules(self.model) if isinstance(self.model, nn.Module) else ():
-            if layer.site in self.trace.nodes:
-                for name, p in layer.named_parameters():
-                    if p.requires_grad and id(p) not in store:
-                        raise StaleParameterError(
-                            f"parameter {name!r} of the EVE layer {path!r} is not in Pyro's "
-                            "parameter store: SVI would leave it unchanged. Make the layer, or "
-                            "the plain module that holds it, an attribute of a PyroModule and "
-                            "read it there (self.net(x)), or call pyro.module in the model"
-                        )
+        for site in sites:
+            layer = (site.get("infer") or {}).get("layer")
+            for name, p in layer.named_parameters() if layer is not None else ():
+                if p.requires_grad and id(p) not in store:
+                    raise StaleParameterError(
+                        f"parameter {name!r} of the EVE layer {site['name']!r} is not in Pyro's "
+                        "parameter store: SVI would leave it unchanged. Make the layer, or the "
+                        "plain module that holds it, an attribute of a PyroModule and read it "
+                        "there (self.net(x)), or call pyro.module in the model"
+                    )
+        if isinstance(self.model, nn.Module):
+            own = self.model.named_parameters()
+            missing = [name for name, p in own if p.requires_grad and id(p) not in store]
+            if missing:
+                warnings.warn(
+                    f"SVI will leave parameters unchanged that the model did not read through a "
+                    f"PyroModule: {', '.join(missing)}",
+                    stacklevel=2,
+                )
         self._registered = True
 
     def _owns(self, parameter: Tensor) -> bool:
         model = self.model
         return isinstance(model, nn.Module) and any(p is parameter for p in model.parameters())
+
+
+def _check_plates(name: str, site: dict[str, Any]) -> None:
+    """Raise an error if a site has batch dims that are no plate's.
+
+    Pyro checks this only up to the plates' depth. Further left, a vectorized particle dim that
+    an input carried past its place would broadcast the data against itself, without a word.
+    """
+    plates = {f.dim: f.size for f in site["cond_indep_stack"] if f.dim is not None}
+    shape = site["fn"].batch_shape
+    for dim in range(-len(shape), 0):
+        if shape[dim] not in (1, plates.get(dim)):
+            raise ValueError(
+                f"site {name!r} has batch shape {tuple(shape)}, whose dim {dim} is no plate's; its "
+                f"plates are { {f.name: f.size for f in site['cond_indep_stack']} }. Call the "
+                "network inside the plate of its data, give targets the shape of the plates, and "
+                "make other dims event dims with to_event"
+            )
 
 
 def _trains_the_store() -> bool:

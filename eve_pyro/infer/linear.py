@@ -10,7 +10,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
-from eve_pyro.infer.elbo import MCNLL_ELBO, _normal, _observed
+from eve_pyro.infer.elbo import MCNLL_ELBO, _normal, _observed, check_guides_model
 from eve_pyro.nn.module import eve_modules
 
 
@@ -60,6 +60,7 @@ class LinearGaussianELBO(MCNLL_ELBO):
         self._verified: weakref.ref | None = None
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        check_guides_model(model, guide)
         site = self._integrated = self.site or _last_site(model)
         if self._verified is None or self._verified() is not model:
             self._verify(site, guide, args, kwargs)
@@ -74,7 +75,8 @@ class LinearGaussianELBO(MCNLL_ELBO):
         traces = super()._get_trace(model, guide, args, kwargs)
         name, normal, latent, weight = self._readout(*traces)
         variance = _sum_per_datum(weight.square() * latent["fn"].variance, normal.loc)
-        marginal = Normal(normal.loc, (variance + normal.variance).sqrt())
+        scale = (variance + normal.variance).sqrt()
+        marginal = Normal(normal.loc, scale, validate_args=False)
         traces[0].nodes[name] = {**traces[0].nodes[name], "fn": marginal}
         return traces
 
@@ -88,25 +90,26 @@ class LinearGaussianELBO(MCNLL_ELBO):
         return name, normal, latent, _weight(name, normal, latent["value"])
 
     def _verify(self, site: str, guide: Any, args: Any, kwargs: Any) -> None:
-        """Compare the mean one sigma away from the latents' mean with its linear extrapolation."""
+        """Compare the mean far from the latents' mean, on both sides, with its extrapolation."""
         guide_traces = poutine.unwrap(guide).get_traces
         with torch.enable_grad(), _AtMean(site):
             guide(*args, **kwargs)
             model_trace, guide_trace = guide_traces()
             name, normal, latent, weight = self._readout(model_trace, guide_trace)
         values = {k: n["value"] for k, n in guide_trace.nodes.items() if n["type"] == "sample"}
-        with torch.no_grad(), _Substitute(values):
-            step = latent["fn"].stddev
-            values[site] = latent["value"] + step
-            guide(*args, **kwargs)
-            found = _normal(name, guide_traces()[0].nodes[name]["fn"]).loc
-            expected = normal.loc + _sum_per_datum(weight * step, normal.loc)
-        size = 1 + expected.abs().max()
-        if not torch.allclose(found / size, expected / size, atol=1e-4):
-            raise ValueError(
-                f"the mean of {name!r} is not linear in the latents of {site!r}: the closed form "
-                "needs an emission linear in z and a linear readout; use MCNLL_ELBO"
-            )
+        # Beyond where the latent changes sign: a kink at zero, as of a relu, is met on the way.
+        far = 3 * latent["fn"].stddev + 2 * latent["value"].detach().abs() + 1
+        for step in (far, -far):
+            with torch.no_grad(), _Substitute({**values, site: latent["value"] + step}):
+                guide(*args, **kwargs)
+                found = _normal(name, guide_traces()[0].nodes[name]["fn"]).loc
+                expected = normal.loc + _sum_per_datum(weight * step, normal.loc)
+            size = 1 + expected.abs().max()
+            if not torch.allclose(found / size, expected / size, atol=1e-4):
+                raise ValueError(
+                    f"the mean of {name!r} is not linear in the latents of {site!r}: the closed "
+                    "form needs an emission linear in z and a linear readout; use MCNLL_ELBO"
+                )
 
 
 def _sum_per_datum(x: Tensor, batch: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Independent, Normal
 from tqdm.auto import tqdm
 
 from eve_pyro._checks import check_int
+from eve_pyro.infer.elbo import check_guides_model
 from eve_pyro.infer.guide import EVEGuide, local_parameters
 from eve_pyro.infer.mixtures import CategoricalMixture, GaussianMixture, Mixture
 
@@ -47,8 +48,9 @@ class StreamingPredictive:
         progress: show a progress bar. Default False.
 
     Raises:
-        ValueError: for num_samples or chunk_size below 1; when called, for arguments without
-            rows, a site that is missing, or a target whose first dim is not the rows.
+        ValueError: for num_samples or chunk_size below 1, or a guide of another model; when
+            called, for arguments without rows, a site that is missing, or a target whose first
+            dim is not the rows.
         TypeError: when called, for a target distribution of another family.
 
     Example:
@@ -76,6 +78,7 @@ class StreamingPredictive:
     ) -> None:
         self.model = model
         self.guide = guide if isinstance(guide, GuideMessenger) else EVEGuide(model, guide)
+        check_guides_model(model, self.guide)
         self.num_samples = check_int("num_samples", num_samples)
         self.site = site
         self.chunk_size = check_int("chunk_size", chunk_size)
@@ -180,7 +183,8 @@ def _num_rows(args: Any) -> int:
     sizes = {len(a) for a in args if isinstance(a, Tensor) and a.dim()}
     if len(sizes) != 1 or sizes == {0}:
         raise ValueError(
-            "the model's arguments must hold tensors with one common number of rows >= 1, got "
+            "the model's positional arguments must hold tensors with one common number of rows "
+            ">= 1, got "
             f"{[tuple(a.shape) for a in args if isinstance(a, Tensor)]}"
         )
     return sizes.pop()
@@ -202,7 +206,10 @@ def _parameters(site: str, fn: Distribution) -> Draws:
         components = fn.component_distribution
         weights = fn.mixture_distribution.logits.log_softmax(-1)
         return components.loc, components.scale, weights.expand_as(components.loc)
-    raise TypeError(f"site {site!r} must be Normal, Categorical or a mixture of Normals, got {fn}")
+    raise TypeError(
+        f"site {site!r} must be Normal, Categorical or a mixture of Normals, got {fn}; name the "
+        "target with site= if it is another one"
+    )
 
 
 def _mixture(draws: Draws) -> Mixture:

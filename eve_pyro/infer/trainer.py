@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from eve_pyro._checks import check_choice, check_int, check_real
 from eve_pyro.infer.checkpoint import FilePath
+from eve_pyro.infer.elbo import check_guides_model
 from eve_pyro.infer.guide import EVEGuide, local_parameters
 from eve_pyro.infer.history import History
 from eve_pyro.infer.rng import seeded
@@ -110,7 +111,9 @@ class Trainer:
             :func:`~eve_pyro.infer.linear_warmup`. Default full beta throughout.
 
     Raises:
-        TypeError: if the model is not a module or the guide cannot be called.
+        TypeError: if the model is not a module, the guide cannot be called, or elbo or config are
+            something else.
+        ValueError: if the guide is one of another model.
 
     Example:
         >>> from eve_pyro import EVEModule
@@ -149,6 +152,11 @@ class Trainer:
         self.guide = EVEGuide(model) if guide is None else guide
         if isinstance(self.guide, type) or not callable(self.guide):
             raise TypeError(f"guide must be a guide of the model, got {guide!r}")
+        check_guides_model(model, self.guide)
+        if isinstance(elbo, type):
+            raise TypeError(f"elbo must be an objective, not a class: {elbo.__name__}()")
+        if config is not None and not isinstance(config, TrainingConfig):
+            raise TypeError(f"config must be a TrainingConfig, got {config!r}")
         self.elbo = TraceMeanField_ELBO() if elbo is None else elbo
         self.config = config or TrainingConfig()
         self.beta_schedule = beta_schedule or constant()

@@ -106,14 +106,16 @@ class DeterministicCell(nn.Module):
         self.latent_dim = check_int("latent_dim", latent_dim)
         sizes = (in_features, out_features, latent_dim)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.encoder = encoder or GaussianEncoder(
-            *sizes,
-            sigma=sigma,
-            sigma_rank=sigma_rank,
-            sigma_init=sigma_init,
-            log_sigma_bounds=log_sigma_bounds,
-            **options,
-        )
+        if encoder is None:
+            encoder = GaussianEncoder(
+                *sizes,
+                sigma=sigma,
+                sigma_rank=sigma_rank,
+                sigma_init=sigma_init,
+                log_sigma_bounds=log_sigma_bounds,
+                **options,
+            )
+        self.encoder = encoder
         self.emission = make_emission(emission, *sizes, **options)
         # In memory (latent, units), like the latents.
         self.constant = nn.Parameter(torch.randn(latent_dim, out_features, **options))

@@ -97,6 +97,8 @@ class GaussianEncoder(nn.Module):
             if sigma != "input":
                 raise ValueError(f'sigma_rank needs sigma="input", got sigma={sigma!r}')
         self.sigma_rank = sigma_rank
+        if len(log_sigma_bounds) != 2:
+            raise ValueError(f"log_sigma_bounds must be two numbers, got {log_sigma_bounds!r}")
         lower, upper = (check_real("log_sigma_bounds", b) for b in log_sigma_bounds)
         if lower >= upper:
             raise ValueError(f"log_sigma_bounds must increase, got {log_sigma_bounds!r}")

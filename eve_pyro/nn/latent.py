@@ -131,6 +131,18 @@ def _is_particles(shape: list[int]) -> bool:
     )
 
 
+def data_depth() -> int:
+    """Number of batch dims that the active data plates span.
+
+    Example:
+        >>> with pyro.plate("data", 5, dim=-2):
+        ...     data_depth()
+        2
+    """
+    plates = (f for f in get_plates() if f.dim is not None and f.name not in PARTICLE_PLATES)
+    return max((-f.dim for f in plates), default=0)
+
+
 def position_dims(h: Tensor, hint: int | None) -> int:
     """Number of dims of ``h`` between the active plates and its features.
 
@@ -149,7 +161,7 @@ def position_dims(h: Tensor, hint: int | None) -> int:
     """
     plates = [f for f in get_plates() if f.dim is not None]
     sizes = {f.dim: f.size for f in plates}
-    depth = max((-f.dim for f in plates if f.name not in PARTICLE_PLATES), default=0)
+    depth = data_depth()
     full_depth = max((-f.dim for f in plates), default=0)
     leading = h.dim() - 1
     fewest, most = min(leading, depth), min(leading, full_depth)

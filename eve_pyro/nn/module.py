@@ -1,6 +1,6 @@
 """EVEModule: a layer of distributional neurons."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyro
@@ -84,8 +84,9 @@ class EVEModule(SiteModule):
             (*, out_features, latent_dim). Default: a :class:`~eve_pyro.nn.GaussianEncoder`.
         sigma, sigma_rank, sigma_init, log_sigma_bounds: of the default encoder.
         prior: a distribution, or a module or callable from h to one, whose batch shape
-            broadcasts to (*, out_features, latent_dim). Default: the standard normal. Give a
-            module to learn a prior. A bare distribution stays on the device it was made on.
+            broadcasts to (*, out_features, latent_dim), without event dims. Default: the
+            standard normal. Give a module to learn a prior. A bare distribution stays on the
+            device it was made on.
         penalties: :class:`~eve_pyro.nn.FreeBits`, :class:`~eve_pyro.nn.TargetBand` or your own.
         position_dims: number of input dims between plates and features, inferred from the
             active plates if None (default).
@@ -98,7 +99,9 @@ class EVEModule(SiteModule):
 
     Raises:
         ValueError: for sizes below 1, a negative or non-finite beta, unknown names, and in
-            ``forward`` for an input whose last dim is not in_features.
+            ``forward`` for an input whose last dim is not in_features, or a part whose result
+            has another shape than the layer needs.
+        TypeError: for parts that are not what they should be.
 
     Example:
         >>> layer = EVEModule(8, 64, latent_dim=2)
@@ -136,30 +139,36 @@ class EVEModule(SiteModule):
         self.latent_dim = check_int("latent_dim", latent_dim)
         sizes = (in_features, out_features, latent_dim)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.encoder = encoder or GaussianEncoder(
-            *sizes,
-            sigma=sigma,
-            sigma_rank=sigma_rank,
-            sigma_init=sigma_init,
-            log_sigma_bounds=log_sigma_bounds,
-            **options,
-        )
+        if encoder is None:
+            encoder = GaussianEncoder(
+                *sizes,
+                sigma=sigma,
+                sigma_rank=sigma_rank,
+                sigma_init=sigma_init,
+                log_sigma_bounds=log_sigma_bounds,
+                **options,
+            )
+        elif not isinstance(encoder, nn.Module):
+            raise TypeError(f"encoder must be a module from h to a distribution, got {encoder!r}")
+        self.encoder = encoder
         self.emission = make_emission(emission, *sizes, **options)
-        if prior is None:
-            self.prior: nn.Module = StandardNormal()
-        else:
-            self.prior = prior if isinstance(prior, nn.Module) else _FixedPrior(prior)
-        self.penalties = nn.ModuleList(penalties)
+        self.prior = _prior_module(prior)
+        self.penalties = nn.ModuleList()
+        for penalty in (penalties,) if isinstance(penalties, nn.Module) else penalties:
+            if not isinstance(penalty, nn.Module):
+                raise TypeError(f"penalties must be modules such as FreeBits, got {penalty!r}")
+            self.penalties.append(penalty)
         self.register_buffer("beta", torch.empty((), **options))
         self.set_beta(beta)
 
-    def set_beta(self, beta: float) -> None:
+    def set_beta(self, beta: float | Tensor) -> None:
         """Set the weight of this layer's KL, in place, so that traced programs see it.
 
         Raises:
             ValueError: if beta is negative or not finite.
         """
-        self.beta.fill_(check_real("beta", beta, 0.0))
+        value = beta.item() if isinstance(beta, Tensor) and beta.numel() == 1 else beta
+        self.beta.fill_(check_real("beta", value, 0.0))
 
     def reset_parameters(self) -> None:
         """Draw the parameters of the layer's parts anew, wherever they can."""
@@ -168,26 +177,49 @@ class EVEModule(SiteModule):
     def posterior(self, h: Tensor) -> Distribution:
         """The local posterior q(z|h), of batch shape (*, out_features, latent_dim)."""
         self._check(h)
-        return self.encoder(h)
+        return self._checked("encoder", self.encoder(h), h)
 
     def forward(self, h: Tensor) -> Tensor:
         self._check(h)
-        prior = self.prior(h).expand((*h.shape[:-1], self.out_features, self.latent_dim))
+        prior = self._checked("prior", self.prior(h), h)
         event_dims = self.position_dims(h) + 2
         posterior: list[Distribution] = []
 
         def encode() -> Distribution:
             # Run by the guide alone: the model reading never pays for the encoder.
-            posterior[:] = [self.encoder(h)]
+            posterior[:] = [self._checked("encoder", self.encoder(h), h)]
             return posterior[0].to_event(event_dims)
 
+        infer = {"posterior": encode, "layer": self}
         with _KLScale(self.beta):
-            z = pyro.sample(self.site, prior.to_event(event_dims), infer={"posterior": encode})
+            z = pyro.sample(self.site, prior.to_event(event_dims), infer=infer)
         if posterior:
             for i, penalty in enumerate(self.penalties):
                 cost = penalty(posterior[0], prior, self.beta)
                 pyro.factor(f"{self.site}.penalty{i}", -cost.sum(tuple(range(1 - event_dims, 0))))
-        return self.emission(z, h)
+        a = self.emission(z, h)
+        if a.shape != z.shape[:-1]:
+            raise ValueError(
+                f"emission of {self.site!r} must turn z of shape {tuple(z.shape)} into "
+                f"{tuple(z.shape[:-1])}, got {tuple(a.shape)}"
+            )
+        return a
+
+    def _checked(self, part: str, distribution: Any, h: Tensor) -> Distribution:
+        """A part's distribution with the layer's batch shape, or an error that names the part."""
+        shape = (*h.shape[:-1], self.out_features, self.latent_dim)
+        if not hasattr(distribution, "to_event"):
+            raise TypeError(
+                f"{part} of {self.site!r} must give a Pyro distribution, got {distribution!r}"
+            )
+        if distribution.event_shape or not _broadcasts(distribution.batch_shape, shape):
+            raise ValueError(
+                f"{part} of {self.site!r} must give a distribution of batch shape {shape} and no "
+                f"event dims, got {tuple(distribution.batch_shape)} and "
+                f"{tuple(distribution.event_shape)}"
+            )
+        same = distribution.batch_shape == torch.Size(shape)
+        return distribution if same else distribution.expand(shape)
 
     def _check(self, h: Tensor) -> None:
         if h.dim() == 0 or h.shape[-1] != self.in_features:
@@ -198,6 +230,22 @@ class EVEModule(SiteModule):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, latent_dim={self.latent_dim}"
+
+
+def _prior_module(prior: Any) -> nn.Module:
+    if prior is None:
+        return StandardNormal()
+    if isinstance(prior, nn.Module):
+        return prior
+    if not callable(prior):  # Pyro's distributions can be called
+        raise TypeError(f"prior must be a Pyro distribution, a module or a callable, got {prior!r}")
+    return _FixedPrior(prior)
+
+
+def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a shape broadcasts to exactly the target."""
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
 
 
 def eve_modules(model: nn.Module) -> Iterator[tuple[str, EVEModule]]:

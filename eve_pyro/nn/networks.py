@@ -157,7 +157,7 @@ class Network(PyroModule):
 
     Raises:
         ValueError: when called, for an x of another number of dims, a y that does not fit x, or
-            a num_data below 1.
+            a num_data below the rows of x.
 
     Example:
         >>> from pyro.infer import SVI, Trace_ELBO
@@ -188,7 +188,7 @@ class Network(PyroModule):
             x: the inputs.
             y: the targets; drawn if None (default).
             num_data: N of all data, of which x is a batch of B: sums over data are scaled by
-                N / B. Default: B. At least B, which is not checked.
+                N / B. Default: B.
 
         Returns the targets.
         """
@@ -199,9 +199,10 @@ class Network(PyroModule):
             )
         if num_data is None:
             num_data = x.shape[0]
-        else:
-            # Not compared with the batch: that would fix an upper bound where export traces it.
-            check_int("num_data", num_data)
+        elif check_int("num_data", num_data) < x.shape[0]:
+            raise ValueError(
+                f"num_data must be at least the {x.shape[0]} rows of x, got {num_data}"
+            )
         self._draw_weights()
         # The rows are chosen already: given indices save Pyro from drawing its own.
         rows = torch.arange(x.shape[0], device=x.device)

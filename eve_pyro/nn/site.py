@@ -5,7 +5,7 @@ from itertools import count
 from torch import Tensor, nn
 
 from eve_pyro._checks import check_int
-from eve_pyro.nn.latent import position_dims
+from eve_pyro.nn.latent import data_depth, position_dims
 
 _unnamed = count()
 
@@ -13,7 +13,8 @@ _unnamed = count()
 class PositionDims:
     """Counts the dims of a layer's input between the active plates and the features.
 
-    Calls :func:`~eve_pyro.nn.latent.position_dims` with the last count as its hint.
+    Calls :func:`~eve_pyro.nn.latent.position_dims` with the last count under data plates of the
+    same depth as its hint.
 
     Arguments:
         fixed: the count where it is known, else None (default).
@@ -31,13 +32,15 @@ class PositionDims:
 
     def __init__(self, fixed: int | None = None) -> None:
         self.fixed = fixed if fixed is None else check_int("position_dims", fixed, 0)
-        self._seen: int | None = None
+        # By the depth of the data plates: without plates every dim is a position.
+        self._seen: dict[int, int] = {}
 
     def __call__(self, h: Tensor) -> int:
         if self.fixed is not None:
             return self.fixed
-        self._seen = position_dims(h, self._seen)
-        return self._seen
+        depth = data_depth()
+        self._seen[depth] = position_dims(h, self._seen.get(depth))
+        return self._seen[depth]
 
 
 class SiteModule(nn.Module):
