@@ -16,6 +16,7 @@ _EXPORTS = {
     "get_group": "arviz_compat",
     "group_names": "arviz_compat",
     "internal_signals": "signals",
+    "is_datatree_line": "arviz_compat",
     "layer_table": "summary",
     "load_netcdf": "arviz_compat",
     "noise_correlation": "noise",

@@ -21,6 +21,8 @@ class Monitor:
     record runs on the same rows with the same noise, so that records differ by training alone;
     the random numbers of training are not touched, nor are modes and gradients.
 
+    As a callback it sees steps from 1 on; call :meth:`record` with 0 for the untrained state.
+
     Arguments:
         model, guide, probe: the arguments ``model``, ``guide`` and ``data`` of
             :func:`posterior_statistics`. Some hundred rows tell enough.

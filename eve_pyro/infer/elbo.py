@@ -6,6 +6,7 @@ loss by N gives nats per datum.
 """
 
 import functools
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
@@ -94,6 +95,16 @@ class PathwiseELBO(ELBO):
         value = loss.item()
         warn_if_nan(value, "loss")
         return value
+
+    def _guess_max_plate_nesting(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        # Pyro announces its guess on the console, in the middle of a user's output.
+        logger = logging.getLogger("pyro.infer.elbo")
+        level = logger.level
+        logger.setLevel(logging.WARNING)
+        try:
+            super()._guess_max_plate_nesting(model, guide, args, kwargs)
+        finally:
+            logger.setLevel(level)
 
     @property
     def _runs(self) -> int:

@@ -161,7 +161,7 @@ def plot_risk_coverage(
     if np.allclose(ends, ends[0]):
         ax.axhline(ends[0], color=GREY, linestyle="--", linewidth=1, label="no ranking")
     ax.set_xlim(0, 1)
-    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
+    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]), auto=True)
     ax.set_xlabel("share of observations kept, most certain first")
     ax.set_ylabel(risk_label)
     ax.legend(fontsize="small")

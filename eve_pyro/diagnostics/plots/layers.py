@@ -175,7 +175,7 @@ def plot_sigma_vs_scale(
     ax.plot(ends, fitted, color=VERMILLION, label=label)
     ax.set_xlabel(scale_label)
     ax.set_ylabel(sigma_label)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(bottom=0, auto=True)
     ax.legend(fontsize="small")
     return ax
 

@@ -116,7 +116,11 @@ class GaussianMixture(dist.MixtureSameFamily):
 
     @property
     def epistemic(self) -> Tensor:
-        """Variance over draws of the mean within a draw, (*shape)."""
+        """Variance over draws of the mean within a draw, (*shape).
+
+        What the draws stand for decides how to read it: under objectives that average inside the
+        logarithm (:class:`~eve_pyro.infer.MCNLL_ELBO`) they hold noise of the data as well.
+        """
         weights, mean, _ = self._per_draw()
         return (weights * (mean - (weights * mean).sum(0)) ** 2).sum(0)
 
