@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -15,9 +14,7 @@ def test_example(code, capsys):
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
     if "svi" in names:
-        x, y = torch.randn(100, 8), torch.randn(100)
-        losses = [names["svi"].step(x, y) for _ in range(100)]
-        assert sum(losses[-10:]) < sum(losses[:10])
+        assert sum(names["losses"][-10:]) < sum(names["losses"][:10])
     else:
         assert "crps" in capsys.readouterr().out
         assert names["y"].mean.shape == names["data"].test.y.shape

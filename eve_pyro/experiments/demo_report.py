@@ -19,11 +19,13 @@ from eve_pyro.experiments.report import (
 )
 from eve_pyro.experiments.tabular import TabularModel
 
-NOTES = """\
-raw: as trained; calibrated: the predictive spread times a temperature that was fitted by NLL on
-validation rows. Coverage is of the central 90 % interval. sigma_y: the learned output scale.
-energy: mean of squared posterior means; in [-1, 1]: share of them there; active: share of units
-whose posterior mean varies with the input. KL near 0 would mean a layer that passes on noise."""
+NOTES = (
+    "calibrated: the predictive spread times a temperature fitted by NLL on validation rows. "
+    "Coverage is of the central 90 % interval; sigma_y is the learned output scale. Of layers: "
+    "energy is the mean of squared posterior means, in [-1, 1] the share of them there, active "
+    "the share of units whose posterior mean varies with the input. A KL near 0 would mean a "
+    "layer that passes on noise."
+)
 
 
 def run_and_report(config: DemoConfig, out: str | Path, *, progress: bool = True) -> pd.DataFrame:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCORES: tuple[tuple[str, str, int], ...] = (
     ("NLL, nats", "raw_mc_nll_unit", 3),
     ("  calibrated", "calibrated_mc_nll_unit", 3),
-    ("  same, target/sd", "calibrated_mc_nll", 3),
+    ("  standardised", "calibrated_mc_nll", 3),
     ("CRPS, U", "raw_crps_unit", 3),
     ("  calibrated", "calibrated_crps_unit", 3),
     ("RMSE, U", "raw_rmse_unit", 3),
