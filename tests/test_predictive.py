@@ -1,5 +1,6 @@
 """The streaming predictor."""
 
+import copy
 import resource
 import subprocess
 import sys
@@ -12,7 +13,13 @@ from small_models import Regression, Sequence, data
 from torch import nn
 
 from eve_pyro import EVEModule
-from eve_pyro.infer import CategoricalMixture, GaussianMixture, StreamingPredictive
+from eve_pyro.infer import (
+    CategoricalMixture,
+    GaussianMixture,
+    StreamingPredictive,
+    TraceError,
+)
+from eve_pyro.nn import AntitheticDraws
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 7, 20, 10_000])
@@ -131,6 +138,99 @@ def test_bad_input():
 
     with pytest.raises(TypeError, match="must be Normal, Categorical or a mixture"):
         StreamingPredictive(poisson)(x)
+
+
+def assert_equal(a, b):
+    assert torch.equal(a.loc, b.loc)
+    assert torch.equal(a.scale, b.scale)
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+@pytest.mark.parametrize("chunk_size", [4, 25, 10_000])
+def test_the_traced_draw_predicts_what_the_eager_one_does(chunk_size, vectorize):
+    model, (x, _) = Regression(), data(11)
+    options = {"num_samples": 7, "chunk_size": chunk_size, "vectorize": vectorize}
+    eager = StreamingPredictive(model, **options)
+    traced = StreamingPredictive(model, compile="eager", **options)
+    for seed in (0, 1):
+        assert_equal(traced(x, seed=seed), eager(x, seed=seed))
+    # Rows 11 = 4 + 4 + 3 draw by draw; 25 // 11 = 2 draws of 7 at once; all at once.
+    many = {4: 2, 25: 2, 10_000: 1}[chunk_size]
+    traces = many if vectorize or chunk_size == 4 else 1
+    assert traced.traces == traces
+    with torch.no_grad():
+        model.net[0].encoder.loc.weight.mul_(2)  # weights are read, not frozen
+    assert_equal(traced(x, seed=0), eager(x, seed=0))
+    torch.manual_seed(5)
+    first = eager(x)
+    torch.manual_seed(5)
+    assert_equal(traced(x), first)
+    assert traced.traces == traces
+    assert (eager.traces, copy.deepcopy(traced).traces) == (0, 0)
+
+
+def test_compiled_code_predicts_the_same_to_rounding():
+    model, (x, _) = Regression(), data()
+    expected = StreamingPredictive(model, num_samples=5)(x, seed=1)
+    compiled = StreamingPredictive(model, num_samples=5, compile=True)
+    for _ in range(2):
+        found = compiled(x, seed=1)
+        torch.testing.assert_close(found.loc, expected.loc)
+        torch.testing.assert_close(found.scale, expected.scale)
+    assert compiled.traces == 1
+
+
+def test_a_new_scale_is_traced_anew_and_handlers_are_heeded():
+    model, (x, _) = Regression(), data()
+    eager = StreamingPredictive(model, num_samples=4)
+    traced = StreamingPredictive(model, num_samples=4, compile="eager")
+    model.net.append(nn.Dropout(0.5))
+    for scale in (0.5, 2.0):
+        model.scale = scale
+        assert_equal(traced(x, seed=0), eager(x, seed=0))
+    assert traced.traces == 2
+    with AntitheticDraws():
+        assert_equal(traced(x, seed=0), eager(x, seed=0))
+    assert traced.traces == 2
+    assert model.training
+
+
+def test_latents_of_functions_and_parameters_of_the_store_are_traced():
+    def model(x, y=None):
+        shift = pyro.param("shift", torch.tensor(2.0))
+        slope = pyro.sample("slope", dist.Gamma(2.0, 1.0))
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(shift + slope * x[..., 0], 0.1), obs=y)
+
+    x, _ = data()
+    pyro.param("shift", torch.tensor(2.0))
+    eager = StreamingPredictive(model, num_samples=4)
+    traced = StreamingPredictive(model, num_samples=4, compile="eager")
+    for shift in (1.0, 3.0):
+        pyro.get_param_store()["shift"] = torch.tensor(shift)
+        assert_equal(traced(x, seed=0), eager(x, seed=0))
+
+
+def test_what_cannot_be_traced_is_refused():
+    class Branching(Regression):
+        def forward(self, x, y=None):
+            return super().forward(x.abs() if x.mean() > 0 else x, y)
+
+    class Counting(Regression):
+        calls = 0
+
+        def forward(self, x, y=None):
+            Counting.calls += 1
+            return super().forward(x + Counting.calls, y)
+
+    x, _ = data()
+    advice = "StreamingPredictive without compile= predicts with any model"
+    with pytest.raises(TraceError, match=f"reads a tensor's value into Python.*{advice}"):
+        StreamingPredictive(Branching(), compile="eager")(x)
+    with pytest.raises(TraceError, match=f"for the same seed: some Python value.*{advice}"):
+        StreamingPredictive(Counting(), compile="eager")(x)
+    with pytest.raises(ValueError, match="compile must be one of 'inductor', 'eager', got 'jit'"):
+        StreamingPredictive(Regression(), compile="jit")
 
 
 MEMORY = """

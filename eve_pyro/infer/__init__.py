@@ -21,6 +21,7 @@ from eve_pyro.infer.schedule import (
     cyclical,
     linear_warmup,
 )
+from eve_pyro.infer.serving import Predictor, export_predictor, load_predictor
 from eve_pyro.infer.trainer import Trainer, TrainingConfig
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "PathwiseELBO",
     "PosteriorDraw",
     "PosteriorMean",
+    "Predictor",
     "StaleParameterError",
     "StreamingPredictive",
     "TraceError",
@@ -49,8 +51,10 @@ __all__ = [
     "constant",
     "cosine_warmup",
     "cyclical",
+    "export_predictor",
     "linear_warmup",
     "load_model_state",
+    "load_predictor",
     "local_parameters",
     "save_model",
 ]

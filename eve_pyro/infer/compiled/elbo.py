@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from eve_pyro._checks import check_choice, check_int
 from eve_pyro.infer.compiled.assumptions import Call
-from eve_pyro.infer.compiled.programs import Program, Programs
+from eve_pyro.infer.compiled.losses import LossPrograms
+from eve_pyro.infer.compiled.programs import Program
 from eve_pyro.infer.compiled.tracing import BACKENDS
 
 logger = logging.getLogger("eve_pyro")
@@ -119,7 +120,7 @@ class CompiledELBOModule(ELBOModule):
 
     def _start(self) -> None:
         options = self._options
-        self._programs = Programs(
+        self._programs = LossPrograms(
             self.elbo, self.model, self.guide, options.backend, options.cache_size
         )
         self._calls = 0

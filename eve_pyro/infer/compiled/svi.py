@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eve_pyro.infer.compiled.assumptions import Call
 from eve_pyro.infer.compiled.elbo import CompiledELBO
-from eve_pyro.infer.compiled.programs import Programs
+from eve_pyro.infer.compiled.losses import LossPrograms
 
 
 class CompiledSVI(SVI):
@@ -67,7 +67,7 @@ class CompiledSVI(SVI):
     ) -> None:
         options = CompiledELBO(loss, backend=backend, cache_size=cache_size)
         super().__init__(model, guide, optim, loss)
-        self._programs = Programs(
+        self._programs = LossPrograms(
             loss, model, guide, options.backend, options.cache_size, _store_parameters
         )
 

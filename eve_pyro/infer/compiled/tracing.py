@@ -1,4 +1,4 @@
-"""Tracing: the graph of a value and its gradients, recorded from one run, and its compilation.
+"""Tracing: the graph of values and gradients, recorded from one run, and its compilation.
 
 The only file that knows which tracer and which compiler of torch are used.
 """
@@ -13,10 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Graph = Callable[..., list[Tensor]]
 BACKENDS = ("inductor", "eager")
+_ADVICE = "Use the objective as it is instead: elbo(model, guide), or SVI"
 
 
 class TraceError(RuntimeError):
     """A program cannot be traced, or its trace would not compute what the program does.
+
+    Arguments:
+        cause: what is in the way.
+        advice: what works all the same. Default: the objective that is not compiled.
 
     Example:
         >>> raise TraceError("the model counts its calls")
@@ -26,19 +31,20 @@ class TraceError(RuntimeError):
         as it is instead: elbo(model, guide), or SVI
     """
 
-    def __init__(self, cause: str) -> None:
-        super().__init__(f"{cause}. Use the objective as it is instead: elbo(model, guide), or SVI")
+    def __init__(self, cause: str, advice: str = _ADVICE) -> None:
+        super().__init__(f"{cause}. {advice}")
+        self.cause = cause
 
 
 @dataclass
 class Recording:
-    """A graph ``(*captured, *args) -> [value, *gradients]``.
+    """A graph ``(*captured, *args) -> [*values, *gradients]``.
 
     Arguments:
         graph: the graph, callable.
         captured: tensors that the function read without being given them.
         targets: what the gradients are by.
-        outputs: the value and gradients of the recorded run.
+        outputs: the values and gradients of the recorded run.
     """
 
     graph: fx.GraphModule
@@ -73,29 +79,64 @@ def record(
         >>> recording.graph(w, torch.arange(3.0))
         [tensor(3.), tensor([0., 1., 2.])]
     """
-    from torch._guards import TracingContext, tracing
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     found: list[Tensor] = []
     outputs: list[Tensor] = []
 
     def value_and_gradients(*args: Tensor) -> list[Tensor]:
-        with _Opaque():
-            value = function(*args)
-            gradients: Sequence[Tensor | None] = ()
-            if targets and value.requires_grad:
-                gradients = torch.autograd.grad(value, targets, allow_unused=True)
+        value = function(*args)
+        gradients: Sequence[Tensor | None] = ()
+        if targets and value.requires_grad:
+            gradients = torch.autograd.grad(value, targets, allow_unused=True)
         reached = [(t, g) for t, g in zip(targets, gradients, strict=False) if g is not None]
         found[:] = [t for t, _ in reached]
         outputs[:] = [value.detach(), *(g for _, g in reached)]
         return outputs
 
+    graph = _record(value_and_gradients, args)
+    return Recording(graph, _lift_captured(graph), found, outputs)
+
+
+def record_values(function: Callable[..., Sequence[Tensor]], args: Sequence[Tensor]) -> Recording:
+    """Run a function of tensors once, without gradients, and record its values as one graph.
+
+    Arguments:
+        function: from ``args`` to tensors of any shapes.
+        args: distinct tensor objects.
+
+    Raises:
+        TraceError: if the function reads a tensor's values into Python, or makes a tensor whose
+            shape depends on values.
+
+    Example:
+        >>> w = torch.ones(3)
+        >>> recording = record_values(lambda x: (w + x, 2 * x), [torch.arange(3.0)])
+        >>> recording.graph(w, torch.arange(3.0))
+        [tensor([1., 2., 3.]), tensor([0., 2., 4.])]
+    """
+    outputs: list[Tensor] = []
+
+    def values(*args: Tensor) -> list[Tensor]:
+        outputs[:] = function(*args)
+        return outputs
+
+    with torch.no_grad():
+        graph = _record(values, args)
+        return Recording(graph, _lift_captured(graph), [], outputs)
+
+
+def _record(function: Callable[..., list[Tensor]], args: Sequence[Tensor]) -> fx.GraphModule:
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def watched(*args: Tensor) -> list[Tensor]:
+        with _Opaque():
+            return function(*args)
+
     # The tracer describes each result in a fake mode, and makes one per operation if there is none
     # in sight, which takes longer than all the rest.
     with tracing(TracingContext(FakeTensorMode())):
-        graph = make_fx(value_and_gradients)(*args)
-    return Recording(graph, _lift_captured(graph), found, outputs)
+        return make_fx(watched)(*args)
 
 
 def leaves(value: Tensor) -> list[Tensor]:
@@ -195,7 +236,7 @@ def _lift_captured(graph: fx.GraphModule) -> list[Tensor]:
             graph.graph.erase_node(node)
     captured: list[Tensor] = []
     for node, tensor in list(_held(graph)):
-        if tensor.requires_grad and not tensor.is_leaf:
+        if torch.is_grad_enabled() and tensor.requires_grad and not tensor.is_leaf:
             raise TraceError(
                 f"the gradient passes through a tensor of shape {tuple(tensor.shape)} that was "
                 "computed outside the model and the guide; compute it inside, or pass it"

@@ -1,0 +1,78 @@
+"""Rehearsals: runs of a model and its guide that leave no trace behind."""
+
+import pickle
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from eve_pyro.infer.compiled.assumptions import Call
+from eve_pyro.infer.compiled.tracing import TraceError
+
+
+class Rehearsal:
+    """Context of runs that leave no trace in random state and buffers, and may be entered again.
+
+    It also notes which modules ran, also those that no root module holds.
+    """
+
+    def __init__(self, model: Any, guide: Any, call: Call) -> None:
+        self._roots = {"the model": model, "the guide": guide}
+        self._ran: dict[nn.Module, None] = {}
+        # A first look at devices; draws on a device take some tensor that lives there.
+        roots = [r for r in self._roots.values() if isinstance(r, nn.Module)]
+        tensors = [*call.tensors, *(p for r in roots for p in r.parameters())]
+        self._devices = list({t.device for t in tensors if t.device.type == "cuda"})
+
+    def modules(self) -> list[tuple[str, nn.Module]]:
+        """All modules that ran or belong to the model or guide, each with a name."""
+        found: dict[int, tuple[str, nn.Module]] = {}
+        ran = [(f"a {type(module).__name__}", module) for module in self._ran]
+        for label, root in [*self._roots.items(), *ran]:
+            for path, module in root.named_modules() if isinstance(root, nn.Module) else ():
+                found.setdefault(id(module), (f"{path!r} of {label}" if path else label, module))
+        return list(found.values())
+
+    def __enter__(self) -> None:
+        self._noise = torch.random.fork_rng(self._devices)
+        self._noise.__enter__()
+        self._before: dict[Tensor, Tensor] = {}
+        self._hook = register_module_forward_pre_hook(self._see)
+        for root in self._roots.values():
+            if isinstance(root, nn.Module):
+                self._see(root, ())
+
+    def __exit__(self, *error: Any) -> None:
+        self._hook.remove()
+        self.buffers = [buffer.detach().clone() for buffer in self._before]
+        with torch.no_grad():
+            for buffer, value in self._before.items():
+                buffer.copy_(value)
+        self._noise.__exit__(*error)
+
+    def _see(self, module: nn.Module, _: Any) -> None:
+        self._ran[module] = None
+        for buffer in module.buffers():
+            if buffer not in self._before:
+                self._before[buffer] = buffer.detach().clone()
+
+
+@contextmanager
+def no_python_noise() -> Iterator[None]:
+    """Refuses draws from the generators of Python and NumPy, which a trace would freeze."""
+    before = _python_noise()
+    yield
+    if before != _python_noise():
+        raise TraceError(
+            "the model or the guide draws from the random numbers of Python or NumPy, which a "
+            "trace would freeze; draw from torch, or pass the draws as arguments"
+        )
+
+
+def _python_noise() -> bytes:
+    return pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
