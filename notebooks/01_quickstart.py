@@ -187,9 +187,10 @@ pd.DataFrame(scores).T[["rmse", "nll", "crps", "coverage", "width"]].round(3)
 
 # %% [markdown]
 # Scores are averages over test data; `nll` in nats, `coverage` and `width` of the central 90 %
-# interval. The error of the mean is the same, and both intervals hold about 90 % of the data *on
-# average*. The likelihood and the CRPS see that only one of them does so at every $x$. (The true
-# mean and noise would score an NLL of -0.27.)
+# interval. The error of the mean is the same. *On average* the first interval holds about 90 % of
+# the data, but it holds too many where they are quiet and too few where they are noisy; the second
+# follows the noise, and errs on the wide side (its coverage is above 0.9). Likelihood and CRPS see
+# the difference. (The true mean and noise would score an NLL of -0.27.)
 #
 # ## Look inside
 #

@@ -92,7 +92,7 @@ rows.rename(index=columns, level="score").round(3)
 # %% [markdown]
 # What four seeds show, and what they do not:
 #
-# - **MC-dropout is the model to beat.** It has the best mean in every score, at half of EVE's
+# - **MC-dropout is the model to beat.** It has the best mean NLL, CRPS and RMSE, at half of EVE's
 #   parameters and training time, and needs hardly any temperature.
 # - EVE improves on the plain MLP as trained: in likelihood, and by intervals that hold closer to
 #   90 %. After both had their temperature the difference is smaller than its own spread over seeds,

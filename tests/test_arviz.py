@@ -286,3 +286,14 @@ def test_a_result_too_large_says_how_large():
     with pytest.raises(ValueError, match=rf"max_bytes must be at least {total} \(posterior"):
         to_arviz(model, None, x, num_samples=100, max_bytes=total - 1)
     assert to_arviz(model, None, x, num_samples=100, max_bytes=total) is not None
+
+
+def test_slips_that_would_convert_something_else():
+    network = Network(MLP(3, [4, 5]), GaussianHead(5))
+    x, y = torch.randn(6, 3), torch.randn(6)
+    with pytest.raises(ValueError, match="pass them as observed="):
+        to_arviz(network, None, x, y, num_samples=3)
+    with pytest.raises(ValueError, match="must sample its target"):
+        to_arviz(network.trunk, None, x, num_samples=3)
+    with pytest.raises(ValueError, match="coords must name dims"):
+        to_arviz(network, None, x, observed=y, num_samples=3, coords={"obsid": range(6)})

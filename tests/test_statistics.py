@@ -15,12 +15,13 @@ from torch import nn
 
 from eve_pyro import EVEGuide, EVEModule
 from eve_pyro.diagnostics import (
+    internal_signals,
     layer_table,
     posterior_statistics,
     unit_statistics,
     unit_table,
 )
-from eve_pyro.nn import LatentNormal, StandardNormal
+from eve_pyro.nn import MLP, GaussianHead, LatentNormal, Network, StandardNormal
 
 BAND = (-0.3, 0.4)
 
@@ -284,3 +285,37 @@ def test_function_model_with_a_named_network():
     stats = posterior_statistics(net, EVEGuide(model), data()[0])
     assert stats.sizes["obs_id"] == 6
     assert isinstance(net[0].prior, StandardNormal)
+
+
+def test_a_guide_of_another_model_is_refused():
+    one, two = (Network(MLP(3, [4, 5]), GaussianHead(5)) for _ in range(2))
+    guide = EVEGuide(one)
+    EVEGuide(two)
+    with pytest.raises(ValueError, match="guide must be one of this very model"):
+        posterior_statistics(two, guide, torch.randn(6, 3))
+
+
+@pytest.mark.parametrize("where", ["weight", "input"])
+def test_numbers_that_are_not_finite_are_no_absence(where):
+    network, x = Network(MLP(3, [4, 5]), GaussianHead(5)), torch.randn(6, 3)
+    if where == "weight":
+        network.trunk.layer1.encoder.loc.weight.data[0] = torch.nan
+    else:
+        x[2] = torch.nan
+    with pytest.raises(ValueError, match=r"posterior of site 'trunk\.layer[01]' is not finite"):
+        posterior_statistics(network, None, x)
+
+
+def test_signals_by_position_need_positions_in_every_layer():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = EVEModule(4, 3), EVEModule(3, 2)
+
+        def forward(self, x):
+            return self.b(self.a(x).mean(-2))
+
+    stats = posterior_statistics(Pooled(), None, torch.randn(5, 6, 4))
+    assert internal_signals(stats, (5,))["kl"].shape == (5,)
+    with pytest.raises(ValueError, match="same number of positions"):
+        internal_signals(stats)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+from pyro.distributions import Unit
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -47,6 +48,8 @@ class Pass:
 
     def __init__(self, trace: Trace, rows: int, all_rows: int, site: str | None = None) -> None:
         latents = {name: node for name, node in sites(trace).items() if not node["is_observed"]}
+        if site is None:
+            _check_targets_left_out(trace, latents)
         target = site or next(reversed(latents), "")
         if target not in latents:
             raise ValueError(
@@ -154,6 +157,23 @@ class Pass:
         if axis is None:
             return [*[None] * leading, *inner]
         return ["obs_id", *_positions(leading - 1), *inner]
+
+
+def _check_targets_left_out(trace: Trace, latents: dict[str, Node]) -> None:
+    """Raise an error if the last latent cannot be the target."""
+    seen = [n for n, node in sites(trace).items() if node["is_observed"] and _is_data(node)]
+    if seen:
+        raise ValueError(
+            f"site {seen[-1]!r} is observed: leave targets out of data and pass them as observed="
+        )
+    last = next(reversed(latents), None)
+    if last is not None and is_eve_site(latents[last]):
+        raise ValueError(f"model must sample its target, its last site is the layer {last!r}")
+
+
+def _is_data(node: Node) -> bool:
+    computed = (node["infer"] or {}).get("_deterministic")
+    return not computed and not isinstance(node["fn"], Unit)
 
 
 def sites(trace: Trace) -> dict[str, Node]:

@@ -116,6 +116,10 @@ def to_arviz(
     if new_data is not None:
         groups["predictions_constant_data"] = _tensors(models[0], new_data)
     dims.update({name: ["obs_id"] for name in groups["constant_data"]})
+    known = {dim for names in dims.values() for dim in names if dim}
+    known |= {"chain", "draw", "layer", "obs_id", "pred_id"}
+    if unknown := sorted(set(coords or {}) - known):
+        raise ValueError(f"coords must name dims out of {sorted(known)}, got {unknown}")
     return from_groups(
         groups,
         {"layer": layers, **(coords or {})},

@@ -196,6 +196,8 @@ def decision_table(
         named["-kl"] = -internal["kl"]
         ranks = rankdata(internal["sigma"]) + rankdata(output)
         named["combined"] = ranks.reshape(error.shape) / 2
+    if taken := sorted({*named, "combined", "oracle", "random"} & set(signals or {})):
+        raise ValueError(f"signals must have names of their own, got {taken}")
     named |= signals or {}
     named |= {"oracle": error, "random": np.zeros_like(error)}
     flat = {name: as_signal(name, values, error.shape) for name, values in named.items()}

@@ -79,6 +79,11 @@ def run_guide(
         guide(*args, **kwargs)
     nodes = guide.trace.nodes
     guide.trace = Trace()  # lets go of the latents
+    for name, node in nodes.items():
+        if (node.get("infer") or {}).get("layer", layers.get(name)) is not layers.get(name):
+            raise ValueError(
+                f"guide must be one of this very model, got one that runs another layer {name!r}"
+            )
     return {
         name: LayerPosterior(layers[name], _base(node["fn"]), _base(node["infer"]["prior"]))
         for name, node in nodes.items()
@@ -99,6 +104,9 @@ def layer_statistics(posterior: LayerPosterior, rows: int, band: Band) -> dict[s
             f"{tuple(q.batch_shape)}"
         )
     mean, sigma = q.mean, q.stddev
+    # NaN stands for absence in tables of layers of several sizes: it must not come from here.
+    if not torch.isfinite(mean + sigma).all():
+        raise ValueError(f"the posterior of site {layer.site!r} is not finite")
     energy = mean.square().mean(-1)
     values = {
         "kl": _kl(q, p).sum(-1),

@@ -44,6 +44,13 @@ def internal_signals(
     """
     if "kl" not in stats or "obs_id" not in stats.dims:
         raise ValueError("stats must be a result of posterior_statistics with its inputs")
+    keeps_positions = "position" in stats.dims and (shape is None or len(shape) > 1)
+    if keeps_positions and len(np.unique(stats["positions"])) > 1:
+        found = dict(zip(stats["layer"].values, stats["positions"].values, strict=True))
+        raise ValueError(
+            "stats must have the same number of positions in all layers to give a signal for each "
+            f"position, got {found}; select layers, or average over positions with shape=(N,)"
+        )
     kl = stats["kl"].sum("unit")
     sigma = stats["sigma"].mean(("unit", "latent"))
     if "position" in stats.dims and shape is not None and len(shape) == 1:
@@ -51,9 +58,9 @@ def internal_signals(
         kl = kl.where(sigma.notnull()).mean("position")
         sigma = sigma.mean("position")
     dims = ("obs_id", "position") if "position" in kl.dims else ("obs_id",)
-    found = tuple(kl.sizes[dim] for dim in dims)
-    if shape is not None and tuple(shape) != found:
-        raise ValueError(f"stats must describe data of shape {tuple(shape)}, got {found}")
+    sizes = tuple(kl.sizes[dim] for dim in dims)
+    if shape is not None and tuple(shape) != sizes:
+        raise ValueError(f"stats must describe data of shape {tuple(shape)}, got {sizes}")
     signals = {"kl": kl.sum("layer"), "sigma": sigma.mean("layer")}
     for layer in stats["layer"].values if per_layer else ():
         signals[f"kl[{layer}]"] = kl.sel(layer=layer)

@@ -51,7 +51,8 @@ def unit_table(stats: "xr.Dataset", thresholds: Thresholds | None = None) -> "pd
 
     Columns: the variables of :func:`unit_statistics`, and the flags
 
-    - ``active``: activity above its threshold.
+    - ``active``: activity above its threshold. In statistics at draws, units behind another
+      layer also vary with its noise: take ``at="mean"`` to see what follows the input.
     - ``dead``: neither activity nor KL above its threshold. The posterior is the prior whatever
       the input. (With KL but no activity, sigma may still carry the input.)
     - ``saturated``: log sigma at a clamp bound for most inputs; False where bounds are unknown.
@@ -96,7 +97,8 @@ def layer_table(stats: "xr.Dataset", thresholds: Thresholds | None = None) -> "p
     - ``mean``, ``sigma``, ``variance``, ``energy``, ``band_occupancy``,
       ``energy_band_occupancy``, ``saturation``, ``activity``: averages over units of
       :func:`unit_statistics`; ``sigma_min`` and ``sigma_max``: over all.
-    - ``active_fraction``, ``dead_fraction``: shares of units, see :func:`unit_table`.
+    - ``active_fraction``, ``dead_fraction``: shares of units, see :func:`unit_table`, also for
+      what ``active`` means behind another layer.
     - ``collapsed``: nearly all units have no KL. The layer passes on noise of the prior.
     - ``saturated``: most log sigmas, over inputs and units, are at a clamp bound.
 

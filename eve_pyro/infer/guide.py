@@ -104,10 +104,17 @@ class EVEGuide(GuideMessenger, nn.Module):
             with _Unseen() as recorder:
                 self.guide(*args, **kwargs)
             self._guide_trace = recorder.trace
-        draws = super().__call__(*args, **kwargs)
+        self.args_kwargs = args, kwargs
+        try:
+            with self:
+                self.model(*args, **kwargs)
+        finally:
+            del self.args_kwargs
         if not self._registered and _trains_the_store():
             self._check_registered()
-        return draws
+        # Not by get_traces, as in the base class: only an ELBO needs the pair, and its checks.
+        sites = prune_subsample_sites(self.trace).nodes.items()
+        return {name: site["value"] for name, site in sites if site["type"] == "sample"}
 
     def get_traces(self) -> tuple[Trace, Trace]:
         """The pair (model_trace, guide_trace) of the last call."""
