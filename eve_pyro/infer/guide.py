@@ -75,6 +75,8 @@ class EVEGuide(GuideMessenger, nn.Module):
     """
 
     trace: Trace
+    args_kwargs: tuple[Any, ...]
+    model: Any  # a property of the base class, which nn.Module's attribute access hides
 
     def __init__(self, model: Callable, guide: Any = None) -> None:
         if not callable(model):
