@@ -24,24 +24,17 @@ def execute(name: str, *, smoke: bool = False, timeout: int = 600) -> nbformat.N
         nbclient.exceptions.CellExecutionError: if a cell raises an error.
     """
     notebook = jupytext.read(FOLDER / f"{name}.py")
-    # A kernel's environment is ours: one thread, so that outputs do not depend on the machine.
+    # One thread, so that outputs do not depend on the machine; figures shown in the notebook,
+    # whatever backend the caller's environment asks for.
     given = {"OMP_NUM_THREADS": "1", "EVE_PYRO_SMOKE": str(int(smoke))}
-    before = {key: os.environ.get(key) for key in given}
-    os.environ.update(given)
-    try:
-        NotebookClient(
-            notebook,
-            timeout=timeout,
-            kernel_name="python3",
-            record_timing=False,
-            resources={"metadata": {"path": str(FOLDER)}},
-        ).execute()
-    finally:
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
+    inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
+    NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(FOLDER)}},
+    ).execute(env={**inherited, **given})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"  # random ones would change with every run
     # What else the kernel tells of itself belongs to the machine that ran it.
