@@ -287,10 +287,12 @@ class Run:
         # A finished run at a constant rate may go on; what is shown or kept decides nothing.
         free = {"progress", "restore_best", "validate"}
         free |= {"epochs"} if self.config.lr_schedule == "constant" else set()
+        # A compiled objective is the one it compiles: a run may go on with or without compiling.
+        objective = getattr(self.elbo, "elbo", self.elbo)
         return {
             **{k: v for k, v in dataclasses.asdict(self.config).items() if k not in free},
-            "elbo": type(self.elbo).__name__,
-            "num_particles": getattr(self.elbo, "num_particles", None),
+            "elbo": type(objective).__name__,
+            "num_particles": getattr(objective, "num_particles", None),
             "beta": self.beta.full,
             # A function is compared by its values at steps it has seen.
             "beta_schedule": [self.beta.schedule(2**i) for i in range(steps.bit_length())],
