@@ -1,8 +1,9 @@
 """Inference: the guide, the objectives, training and prediction."""
 
+from eve_pyro.infer.averaged import MCNLL_ELBO, MomentMatchedELBO
 from eve_pyro.infer.checkpoint import CheckpointError, load_model_state, save_model
 from eve_pyro.infer.compiled import CompiledELBO, CompiledELBOModule, CompiledSVI, TraceError
-from eve_pyro.infer.elbo import MCNLL_ELBO, MomentMatchedELBO, PathwiseELBO
+from eve_pyro.infer.elbo import PathwiseELBO
 from eve_pyro.infer.guide import (
     EVEGuide,
     PosteriorDraw,

@@ -10,7 +10,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
-from eve_pyro.infer.elbo import MCNLL_ELBO, _normal, _observed, check_guides_model
+from eve_pyro.infer._sites import as_normal, check_guides_model, observed_sites
+from eve_pyro.infer.averaged import MCNLL_ELBO
 from eve_pyro.nn.module import eve_modules
 
 
@@ -86,7 +87,7 @@ class LinearGaussianELBO(MCNLL_ELBO):
         if site not in guide_trace.nodes:
             raise ValueError(f"site must be one of {list(guide_trace.nodes)}, got {site!r}")
         name, observed = _only_observed(model_trace)
-        normal, latent = _normal(name, observed["fn"]), guide_trace.nodes[site]
+        normal, latent = as_normal(name, observed["fn"]), guide_trace.nodes[site]
         return name, normal, latent, _weight(name, normal, latent["value"])
 
     def _verify(self, site: str, guide: Any, args: Any, kwargs: Any) -> None:
@@ -102,7 +103,7 @@ class LinearGaussianELBO(MCNLL_ELBO):
         for step in (far, -far):
             with torch.no_grad(), _Substitute({**values, site: latent["value"] + step}):
                 guide(*args, **kwargs)
-                found = _normal(name, guide_traces()[0].nodes[name]["fn"]).loc
+                found = as_normal(name, guide_traces()[0].nodes[name]["fn"]).loc
                 expected = normal.loc + _sum_per_datum(weight * step, normal.loc)
             size = 1 + expected.abs().max()
             if not torch.allclose(found / size, expected / size, atol=1e-4):
@@ -125,11 +126,11 @@ def _last_site(model: Any) -> str:
 
 
 def _only_observed(trace: Trace) -> tuple[str, dict]:
-    (name, site), *more = _observed(trace).items()
+    (name, site), *more = observed_sites(trace).items()
     if more or site["fn"].event_dim:
         raise ValueError(
             "the closed form needs one observed site with a scalar distribution, got "
-            f"{[(k, tuple(s['fn'].event_shape)) for k, s in _observed(trace).items()]}"
+            f"{[(k, tuple(s['fn'].event_shape)) for k, s in observed_sites(trace).items()]}"
         )
     return name, site
 

@@ -17,9 +17,9 @@ from torch.distributions import Categorical, Independent, Normal
 from tqdm.auto import tqdm
 
 from eve_pyro._checks import check_choice, check_int
+from eve_pyro.infer._sites import check_guides_model
 from eve_pyro.infer.compiled.draws import DrawPrograms
 from eve_pyro.infer.compiled.tracing import BACKENDS
-from eve_pyro.infer.elbo import check_guides_model
 from eve_pyro.infer.guide import EVEGuide, local_parameters
 from eve_pyro.infer.mixtures import CategoricalMixture, GaussianMixture, Mixture
 from eve_pyro.infer.rng import seeded

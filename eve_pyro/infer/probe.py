@@ -13,7 +13,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
-from eve_pyro.infer.elbo import _data_plates, _subsampling
+from eve_pyro.infer._sites import data_plates, subsampling
 
 
 class Recorder(Messenger):
@@ -61,7 +61,7 @@ class Recorder(Messenger):
             )
         # Factors price a penalty, but may also be all the likelihood that a model has.
         likelihood = [m for m in observed if not isinstance(m["fn"], Unit)] or observed
-        return _subsampling(_data_plates(likelihood).values())
+        return subsampling(data_plates(likelihood).values())
 
     def first_non_finite(self) -> str | None:
         """The first site with a value or log probability that is not finite, in words."""

@@ -11,8 +11,8 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from eve_pyro._checks import check_choice, check_int, check_real
+from eve_pyro.infer._sites import check_guides_model
 from eve_pyro.infer.checkpoint import FilePath
-from eve_pyro.infer.elbo import check_guides_model
 from eve_pyro.infer.guide import EVEGuide, local_parameters
 from eve_pyro.infer.history import History
 from eve_pyro.infer.rng import seeded
