@@ -42,6 +42,7 @@ class Rehearsal:
         self._noise = torch.random.fork_rng(self._devices)
         self._noise.__enter__()
         self._before: dict[Tensor, Tensor] = {}
+        self._versions: dict[Tensor, int] = {}
         self._hook = register_module_forward_pre_hook(self._see)
         for root in self._roots.values():
             if isinstance(root, nn.Module):
@@ -53,6 +54,12 @@ class Rehearsal:
         with torch.no_grad():
             for buffer, value in self._before.items():
                 buffer.copy_(value)
+        # The caller's graph may have saved buffers for its backward pass. They hold again what
+        # they held, so autograd is not to take them for changed.
+        if self._versions:
+            torch._C._autograd._unsafe_set_version_counter(
+                tuple(self._versions), tuple(self._versions.values())
+            )
         self._noise.__exit__(*error)
 
     def _see(self, module: nn.Module, _: Any) -> None:
@@ -60,6 +67,8 @@ class Rehearsal:
         for buffer in module.buffers():
             if buffer not in self._before:
                 self._before[buffer] = buffer.detach().clone()
+                if not buffer.is_inference():
+                    self._versions[buffer] = buffer._version
 
 
 @contextmanager

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Graph = Callable[..., list[Tensor]]
 BACKENDS = ("inductor", "eager")
+_READS = (Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__)
 _ADVICE = "Use the objective as it is instead: elbo(model, guide), or SVI"
 
 
@@ -130,7 +132,7 @@ def _record(function: Callable[..., list[Tensor]], args: Sequence[Tensor]) -> fx
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def watched(*args: Tensor) -> list[Tensor]:
-        with _Opaque():
+        with _Opaque(), _NoReads():
             return function(*args)
 
     # The tracer describes each result in a fake mode, and makes one per operation if there is none
@@ -208,6 +210,20 @@ class _Opaque(TorchDispatchMode):
             raise TraceError(
                 f"the program makes a tensor whose shape depends on values ({func}), as an index "
                 "by a boolean mask does; torch.where or poutine.mask keep the shape"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+class _NoReads(TorchFunctionMode):
+    """Refuses the reads of tensor values that are no operations, so that no graph shows them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if func in _READS:
+            raise TraceError(
+                f"the program reads a tensor's value into Python ({func.__name__}), as "
+                "t.numpy(), np.asarray(t) or t.tolist() do"
             )
         return func(*args, **(kwargs or {}))
 
