@@ -1,19 +1,26 @@
 """Compiled inference where Python or autograd could make a trace silently wrong."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
+from pyro.infer import SVI, Trace_ELBO
 from pyro.nn import PyroModule
 from small_models import data
 from torch import nn
 
 from eve_pyro import EVEGuide, EVEModule
-from eve_pyro.infer import CompiledELBO, StreamingPredictive, TraceError, export_predictor
+from eve_pyro.infer import (
+    CompiledELBO,
+    CompiledSVI,
+    StreamingPredictive,
+    TraceError,
+    export_predictor,
+)
 
 torch.set_num_threads(1)
 
@@ -84,3 +91,57 @@ def test_reads_of_values_that_are_no_operations_are_refused(read, tmp_path):
         StreamingPredictive(model, num_samples=2, compile="eager")(x)
     with pytest.raises(TraceError, match=message):
         export_predictor(tmp_path / "model.pt", model, None, x, 2)
+
+
+class Methods(nn.Module):
+    """A model and a guide that are methods, so that their module itself is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("shift", torch.zeros(()))
+        self.decoder, self.scale = nn.Linear(2, 3), 1.0
+
+    def model(self, x, factor=1.0):
+        self.calls.add_(1)
+        scale = factor * self.scale if self.training else 3.0
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(torch.zeros(len(x), 2), 1.0).to_event(1))
+            loc = self.decoder(z) + self.shift
+            pyro.sample("x", dist.Normal(loc, scale).to_event(1), obs=x)
+
+    def guide(self, x, factor=1.0):
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", dist.Normal(torch.zeros(len(x), 2), self.scale).to_event(1))
+
+
+CHANGES = [
+    lambda m: setattr(m, "scale", 2.0),
+    lambda m: m.eval(),
+    lambda m: m.register_buffer("shift", torch.ones(())),
+    lambda m: m.shift.fill_(3.0),
+]
+
+
+@pytest.mark.parametrize("bound", [lambda f: f, lambda f: partial(f, factor=2.0)])
+def test_the_module_of_a_method_is_watched(bound):
+    x, module, values = data()[0], Methods(), {}
+    for kind in ("eager", "elbo", "svi"):
+        vae = copy.deepcopy(module)
+        args = (bound(vae.model), bound(vae.guide))
+        if kind == "elbo":
+            run = CompiledELBO(Trace_ELBO(), backend="eager")(*args)
+        elif kind == "svi":
+            optim = pyro.optim.Adam({"lr": 0.1})
+            run = CompiledSVI(*args, optim, Trace_ELBO(), backend="eager").step
+        else:
+            run = SVI(*args, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step
+        values[kind] = []
+        for change in [lambda m: None, *CHANGES]:
+            change(vae)
+            for seed in range(2):
+                pyro.set_rng_seed(seed)
+                values[kind].append(torch.as_tensor(run(x)).item())
+        assert vae.calls == 10
+    assert values["elbo"] == pytest.approx(values["eager"], rel=1e-5)
+    assert values["svi"] == pytest.approx(values["eager"], rel=1e-5)

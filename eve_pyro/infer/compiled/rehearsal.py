@@ -4,6 +4,8 @@ import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,14 @@ class Rehearsal:
     """
 
     def __init__(self, model: Any, guide: Any, call: Call) -> None:
-        self._roots = {"the model": model, "the guide": guide}
+        self._roots = {
+            name if i == 0 else f"{type(root).__name__} {i} of {name}": root
+            for name, given in {"the model": model, "the guide": guide}.items()
+            for i, root in enumerate(_roots(given))
+        }
         self._ran: dict[nn.Module, None] = {}
         # A first look at devices; draws on a device take some tensor that lives there.
-        roots = [r for r in self._roots.values() if isinstance(r, nn.Module)]
-        tensors = [*call.tensors, *(p for r in roots for p in r.parameters())]
+        tensors = [*call.tensors, *(p for r in self._roots.values() for p in r.parameters())]
         self._devices = list({t.device for t in tensors if t.device.type == "cuda"})
 
     def modules(self) -> list[tuple[str, nn.Module]]:
@@ -34,7 +39,7 @@ class Rehearsal:
         found: dict[int, tuple[str, nn.Module]] = {}
         ran = [(f"a {type(module).__name__}", module) for module in self._ran]
         for label, root in [*self._roots.items(), *ran]:
-            for path, module in root.named_modules() if isinstance(root, nn.Module) else ():
+            for path, module in root.named_modules():
                 found.setdefault(id(module), (f"{path!r} of {label}" if path else label, module))
         return list(found.values())
 
@@ -45,8 +50,7 @@ class Rehearsal:
         self._versions: dict[Tensor, int] = {}
         self._hook = register_module_forward_pre_hook(self._see)
         for root in self._roots.values():
-            if isinstance(root, nn.Module):
-                self._see(root, ())
+            self._see(root, ())
 
     def __exit__(self, *error: Any) -> None:
         self._hook.remove()
@@ -69,6 +73,18 @@ class Rehearsal:
                 self._before[buffer] = buffer.detach().clone()
                 if not buffer.is_inference():
                     self._versions[buffer] = buffer._version
+
+
+def _roots(given: Any) -> list[nn.Module]:
+    """The modules that a callable holds: itself, what it is a method of, what it is given."""
+    if isinstance(given, nn.Module):
+        return [given]
+    if isinstance(given, MethodType):
+        return _roots(given.__self__)
+    if isinstance(given, partial):
+        parts = (given.func, *given.args, *given.keywords.values())
+        return [root for part in parts for root in _roots(part)]
+    return []
 
 
 @contextmanager
