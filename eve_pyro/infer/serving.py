@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -138,19 +139,20 @@ class Predictor:
         """Rows times draws in one run."""
         return self._rows * self._at_once
 
-    def __call__(self, x: Tensor, seed: int = 0) -> Mixture:
+    def __call__(self, x: Tensor, seed: int | None = 0) -> Mixture:
         """Predict for rows of data.
 
         Arguments:
             x: rows, (M, \\*features) for any M >= 1, in the example's dtype and on its device.
-            seed: of the draws; the global generators stay as they are. Default 0.
+            seed: of the draws, which leaves the global generators as they are; None draws from
+                these. Default 0.
 
         Raises:
             TypeError: if x is no tensor.
             ValueError: for rows of another shape, dtype or device.
         """
         self._check(x)
-        with torch.no_grad(), seeded(seed):
+        with torch.no_grad(), nullcontext() if seed is None else seeded(seed):
             return predict(self._draw, (x,), self.num_samples, self._rows, self._at_once)
 
     def _draw(self, count: int, rows: int, args: tuple[Any, ...]) -> Draws:

@@ -25,7 +25,9 @@ class CompiledSVI(SVI):
     ``pyro.clear_param_store()``, the next step traces anew.
 
     Differences: a step whose loss is not finite raises before it moves the parameters, and
-    gradients are None after a step rather than zero.
+    gradients are None after a step rather than zero. So a parameter that some kinds of call do
+    not reach is skipped in their steps, where the zero gradients of ``SVI`` let Adam's momentum
+    go on moving it.
 
     Arguments:
         model, guide: callables with Pyro statements.
