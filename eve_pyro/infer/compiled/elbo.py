@@ -29,15 +29,16 @@ class CompiledELBO:
 
     A call's kind is everything that a recording freezes: the shapes, layouts and devices of its
     tensors, its other arguments, whether gradients are on, and the attributes of all modules that
-    ran: numbers and strings, training flags, submodules, and which parameters they hold. Values of
+    ran or whose methods are the model or the guide: numbers and strings, contents of lists, dicts
+    and dataclasses, training flags, hooks, submodules, and which parameters they hold. Values of
     tensors are never frozen: parameters, buffers (``beta``) and data change freely. Each batch
     size is a kind of its own, so drop or pad a last, smaller batch where there are many sizes.
 
     So that no number is silently wrong, each new trace is compared with one more eager run of the
     same seed, loss and gradients. What this cannot see: Python values outside modules (globals,
-    closures, contents of lists) that change later, and tensors outside modules that are replaced
-    rather than changed in place. What a forward pass leaves behind in attributes for others to
-    read is not updated by compiled calls.
+    closures, attributes of other objects) that change later, and tensors outside modules that are
+    replaced rather than changed in place. What a forward pass leaves behind in attributes for
+    others to read is not updated by compiled calls.
 
     Pyro's validation is off in compiled calls; the loss is checked to be finite now and then.
     Calls under a Pyro handler (``poutine.trace``, ``poutine.scale``) are eager, since handlers
