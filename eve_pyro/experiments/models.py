@@ -119,7 +119,7 @@ class ModelConfig:
 
 
 # beta as a weight on the KL averaged over 64 units is 0.1. Fixed on Concrete, seeds 0 to 3, out
-# of 24 settings of beta, sigma_init, bounds and modes of sigma, emission, objective and particles.
+# of 30 settings of beta, sigma_init, bounds and modes of sigma, emission, objective and particles.
 EVE = ModelConfig(
     unit="eve",
     objective="moment",

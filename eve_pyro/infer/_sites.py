@@ -30,6 +30,7 @@ def check_guides_model(model: Any, guide: Any) -> None:
 
 
 def latents(trace: Trace) -> Iterator[tuple[str, dict]]:
+    """The sites of a trace that were drawn, by name."""
     for name, site in trace.nodes.items():
         if site["type"] == "sample" and not site["is_observed"]:
             yield name, site
@@ -121,6 +122,7 @@ def data_plates(sites: Iterable[dict]) -> dict[int, Any]:
 
 
 def is_particles(frame: Any) -> bool:
+    """Whether a plate repeats the program, rather than holding data."""
     return frame.name in PARTICLE_PLATES
 
 
@@ -130,6 +132,7 @@ def subsampling(frames: Iterable[Any]) -> float:
 
 
 def as_normal(name: str, fn: Any) -> Normal:
+    """The Normal of a site, without its event dims; an error if it is something else."""
     base = fn.base_dist if isinstance(fn, Independent) else fn
     if not isinstance(base, Normal):
         raise ValueError(f"observed site {name!r} must be Normal for this objective, got {fn}")
