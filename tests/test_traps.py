@@ -229,9 +229,12 @@ def test_arguments_of_another_kind():
         ({"prior": "n"}, "prior must be"),
         ({"encoder": lambda h: h}, "encoder must be"),
         ({"penalties": [3]}, "penalties must be"),
+        ({"name": 3}, "name must be a string"),
     ):
         with pytest.raises(TypeError, match=message):
             EVEModule(3, 4, **kwargs)
+    with pytest.raises(TypeError, match="encoder must be"):
+        DeterministicCell(3, 4, encoder=lambda h: h)
     with pytest.raises(ValueError, match="log_sigma_bounds must be two numbers"):
         EVEModule(3, 4, log_sigma_bounds=(1,))
     with pytest.raises(TypeError, match="elbo must be an objective"):

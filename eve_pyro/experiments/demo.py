@@ -87,7 +87,7 @@ def _run(table: Table, model: str, seed: int, protocol: Protocol, keep: bool) ->
     result = fit(table, MODELS[model], seed, protocol)
     layers = None
     network, guide = result.networks[0], result.guides[0]
-    if any(True for _ in eve_modules(network)):
+    if any(eve_modules(network)):
         stats = posterior_statistics(network, guide, result.data.test.x, seed=seed)
         layers = layer_table(stats)
     return Run(model, seed, score(result, table, protocol), layers, result if keep else None)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from eve_pyro._checks import check_choice, check_int
 from eve_pyro.nn._reset import reset_children
 from eve_pyro.nn.emission import ACTIVATIONS, EmissionLike, make_emission
-from eve_pyro.nn.encoder import GaussianEncoder
+from eve_pyro.nn.encoder import make_encoder
 
 
 class Dense(nn.Linear):
@@ -106,16 +106,15 @@ class DeterministicCell(nn.Module):
         self.latent_dim = check_int("latent_dim", latent_dim)
         sizes = (in_features, out_features, latent_dim)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-        if encoder is None:
-            encoder = GaussianEncoder(
-                *sizes,
-                sigma=sigma,
-                sigma_rank=sigma_rank,
-                sigma_init=sigma_init,
-                log_sigma_bounds=log_sigma_bounds,
-                **options,
-            )
-        self.encoder = encoder
+        self.encoder = make_encoder(
+            encoder,
+            *sizes,
+            sigma=sigma,
+            sigma_rank=sigma_rank,
+            sigma_init=sigma_init,
+            log_sigma_bounds=log_sigma_bounds,
+            **options,
+        )
         self.emission = make_emission(emission, *sizes, **options)
         # In memory (latent, units), like the latents.
         self.constant = nn.Parameter(torch.randn(latent_dim, out_features, **options))

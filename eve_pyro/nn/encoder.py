@@ -157,3 +157,20 @@ class GaussianEncoder(nn.Module):
             f"sigma={self.sigma!r}, {rank}sigma_init={self.sigma_init:g}, "
             f"log_sigma_bounds={self.log_sigma_bounds}"
         )
+
+
+def make_encoder(encoder: nn.Module | None, *sizes: int, **options: Any) -> nn.Module:
+    """The encoder that a user passed, or a :class:`GaussianEncoder` of these sizes and options.
+
+    Raises:
+        TypeError: if what was passed is not a module.
+
+    Example:
+        >>> make_encoder(None, 3, 4, 1, sigma="unit").sigma
+        'unit'
+    """
+    if encoder is None:
+        return GaussianEncoder(*sizes, **options)
+    if not isinstance(encoder, nn.Module):
+        raise TypeError(f"encoder must be a module from h to a distribution, got {encoder!r}")
+    return encoder

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from eve_pyro._checks import check_int, check_real
 from eve_pyro.nn._reset import reset_children
 from eve_pyro.nn.emission import EmissionLike, make_emission
-from eve_pyro.nn.encoder import GaussianEncoder
+from eve_pyro.nn.encoder import make_encoder
 from eve_pyro.nn.latent import LatentNormal
 from eve_pyro.nn.penalty import Penalty
 from eve_pyro.nn.site import SiteModule
@@ -139,18 +139,15 @@ class EVEModule(SiteModule):
         self.latent_dim = check_int("latent_dim", latent_dim)
         sizes = (in_features, out_features, latent_dim)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-        if encoder is None:
-            encoder = GaussianEncoder(
-                *sizes,
-                sigma=sigma,
-                sigma_rank=sigma_rank,
-                sigma_init=sigma_init,
-                log_sigma_bounds=log_sigma_bounds,
-                **options,
-            )
-        elif not isinstance(encoder, nn.Module):
-            raise TypeError(f"encoder must be a module from h to a distribution, got {encoder!r}")
-        self.encoder = encoder
+        self.encoder = make_encoder(
+            encoder,
+            *sizes,
+            sigma=sigma,
+            sigma_rank=sigma_rank,
+            sigma_init=sigma_init,
+            log_sigma_bounds=log_sigma_bounds,
+            **options,
+        )
         self.emission = make_emission(emission, *sizes, **options)
         self.prior = _prior_module(prior)
         self.penalties = nn.ModuleList()

@@ -58,6 +58,7 @@ class SiteModule(nn.Module):
 
     Raises:
         ValueError: if position_dims is negative or no integer.
+        TypeError: if name is no string.
 
     Example:
         >>> class Noise(SiteModule):
@@ -73,6 +74,8 @@ class SiteModule(nn.Module):
     def __init__(self, *, position_dims: int | None = None, name: str | None = None) -> None:
         super().__init__()
         self.position_dims = PositionDims(position_dims)
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name must be a string, got {name!r}")
         self.fixed_name = name
         self.site = name or f"eve_{next(_unnamed)}"
 
