@@ -22,7 +22,7 @@ from eve_pyro.bench.harness import measure
 from eve_pyro.bench.report import WIDTH, Results, render, to_json
 from eve_pyro.bench.sizes import MODES, Mode
 from eve_pyro.bench.verdict import judge
-from eve_pyro.experiments.report import OutputFolder, environment
+from eve_pyro.experiments.output import OutputFolder, environment
 
 
 def run_and_report(

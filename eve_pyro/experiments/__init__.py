@@ -2,7 +2,8 @@
 
 from eve_pyro.experiments.demo import DemoConfig, run
 from eve_pyro.experiments.models import MODELS, ModelConfig
-from eve_pyro.experiments.protocol import Fit, Protocol, fit, score, summarise
+from eve_pyro.experiments.protocol import Fit, Protocol, fit, score
+from eve_pyro.experiments.statistics import summarise
 from eve_pyro.experiments.tabular import TabularModel
 
 __all__ = [

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-import pandas as pd
 import pyro
 import torch
 from torch import Tensor, nn
@@ -196,43 +195,3 @@ def score(result: Fit, table: Table, protocol: Protocol, *, seed: int = 0) -> di
     row["best_epoch"] = sum(best) / len(best) if best else float("nan")
     row["seconds"] = result.seconds
     return row
-
-
-def summarise(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Mean and standard deviation over seeds per model, and the paired comparison.
-
-    Arguments:
-        scores: one row per model and seed, with columns ``model``, ``seed`` and scores.
-        baseline: the model that others are compared with, seed by seed.
-
-    Returns:
-        A frame indexed by (model, score) with columns ``mean``, ``sd``, ``seeds``,
-        ``difference`` (mean over seeds of this model minus the baseline), ``difference_sd``
-        and ``wins`` (seeds with a lower score than the baseline).
-
-    Example:
-        >>> frame = pd.DataFrame(
-        ...     {"model": ["a", "a", "b", "b"], "seed": [0, 1, 0, 1], "nll": [1.0, 2.0, 0.5, 2.5]}
-        ... )
-        >>> summarise(frame, "a").loc[("b", "nll"), ["mean", "difference", "wins"]].tolist()
-        [1.5, 0.0, 1.0]
-    """
-    table = scores.set_index(["model", "seed"])
-    reference = table.loc[baseline]
-    rows = {}
-    for model in table.index.unique("model"):
-        own = table.loc[model]
-        paired = (own - reference).dropna(how="all")
-        for column in table.columns:
-            difference = paired[column]
-            rows[model, column] = {
-                "mean": own[column].mean(),
-                "sd": own[column].std(),
-                "seeds": own[column].count(),
-                "difference": difference.mean(),
-                "difference_sd": difference.std(),
-                "wins": int((difference < 0).sum()),
-            }
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.index = pd.MultiIndex.from_tuples(frame.index, names=["model", "score"])
-    return frame

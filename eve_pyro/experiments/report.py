@@ -2,23 +2,18 @@
 
 import json
 import math
-import os
-import platform
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from eve_pyro.experiments.demo import DemoConfig, Run
 from eve_pyro.experiments.models import MODELS
-from eve_pyro.experiments.protocol import summarise
+from eve_pyro.experiments.output import OutputFolder, environment
+from eve_pyro.experiments.statistics import summarise
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.table import Table as RichTable
 
 # Row of the printed table -> score, digits. U stands for the target's unit.
@@ -44,60 +39,6 @@ COMPARED: dict[str, tuple[str, bool]] = {
     "RMSE": ("calibrated_rmse_unit", True),
     "MAE": ("calibrated_mae_unit", True),
 }
-
-
-class OutputFolder:
-    """A folder for results, in which a file is either whole or not there.
-
-    Arguments:
-        path: the folder; made if it does not exist.
-
-    Raises:
-        OSError: if it cannot be made or written to, before any work is spent.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     out = OutputFolder(folder)
-        ...     out.write("note.txt", "hello")
-        ...     sorted(p.name for p in out.path.iterdir())
-        ['note.txt']
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path):
-                pass
-        except OSError as error:
-            raise OSError(f"out must be a folder that can be written to: {error}") from error
-
-    def write(self, name: str, content: str | bytes) -> None:
-        """Write a file under a temporary name, then move it into place."""
-        data = content.encode() if isinstance(content, str) else content
-        if not name or (self.path / name).is_dir():
-            raise OSError(f"out must be a file, got the folder {self.path / name}")
-        with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
-            file.write(data)
-        try:
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, self.path / name)
-        except OSError:
-            os.unlink(file.name)
-            raise
-
-    def write_frame(self, name: str, frame: pd.DataFrame, *, index: bool = False) -> None:
-        """Write a CSV file with all digits."""
-        self.write(name, frame.to_csv(index=index))
-
-    def write_figure(self, name: str, figure: "Figure") -> None:
-        """Write a PNG file."""
-        import io
-
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight")
-        self.write(name, buffer.getvalue())
 
 
 def scores_frame(runs: Sequence[Run]) -> pd.DataFrame:
@@ -183,16 +124,6 @@ def layer_table(layers: pd.DataFrame, title: str) -> "RichTable":
         means = (group[column].mean() for column in LAYER_COLUMNS.values())
         table.add_row(str(layer), *(f"{mean:.3f}" for mean in means))
     return table
-
-
-def environment() -> dict[str, Any]:
-    """Versions and machine, to be kept beside every result."""
-    packages = ("eve_pyro", "torch", "pyro-ppl", "numpy", "arviz")
-    return {
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        **{name: version(name.replace("_", "-")) for name in packages},
-    }
 
 
 def write_tables(out: OutputFolder, config: DemoConfig, runs: Sequence[Run]) -> pd.DataFrame:

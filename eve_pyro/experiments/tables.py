@@ -9,8 +9,8 @@ from eve_pyro._checks import check_choice, check_int, check_real
 from eve_pyro.data import DataError, load_table
 from eve_pyro.data.csvfile import read_csv
 from eve_pyro.experiments.models import MODELS
+from eve_pyro.experiments.output import OutputFolder
 from eve_pyro.experiments.protocol import Protocol, fit, score
-from eve_pyro.experiments.report import OutputFolder
 from eve_pyro.experiments.tabular import TabularModel
 from eve_pyro.infer import TrainingConfig
 from eve_pyro.infer.checkpoint import check_writable

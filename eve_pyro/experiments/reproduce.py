@@ -1,0 +1,105 @@
+"""The command ``reproduce``: run a study, or find its finished runs, and write its page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from eve_pyro._checks import check_choice
+from eve_pyro.experiments.engine import Record, run_tasks, scores_frame
+from eve_pyro.experiments.output import OutputFolder
+from eve_pyro.experiments.page import Page
+from eve_pyro.experiments.store import Task
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: which runs it needs, and how its page is made of them.
+
+    Arguments:
+        name: of the command and of the page.
+        title: of the page.
+        tasks: function of whether it is the smoke run, which takes a minute, to the tasks.
+        write: function that fills the page from the records.
+    """
+
+    name: str
+    title: str
+    tasks: Callable[[bool], list[Task]]
+    write: Callable[[Page, Sequence[Record]], None]
+
+
+def studies() -> dict[str, Study]:
+    """The studies by name.
+
+    Example:
+        >>> sorted(studies())
+        ['attribution', 'boston', 'concrete', 'energy']
+    """
+    from eve_pyro.experiments.studies import attribution, energy, tables
+
+    found = [attribution.STUDY, tables.CONCRETE, tables.BOSTON, energy.STUDY]
+    return {study.name: study for study in found}
+
+
+def reproduce(name: str, out: str | Path, *, smoke: bool = False, jobs: int = 0) -> None:
+    """Run one study, or ``"all"``, and write their pages.
+
+    A study writes ``<name>.md`` and, in the folder ``<name>``, its figures, the scores of every
+    run as ``scores.csv``, and one file per finished run in ``runs``. Finished runs are not
+    repeated: after an interruption the same command goes on.
+
+    Arguments:
+        name: of a study, or ``"all"``.
+        out: output folder.
+        smoke: a run of about a minute that shows that everything works; its numbers mean
+            nothing. It has a folder of its own, ``smoke``. Default False.
+        jobs: processes at once; 0 (default) for one per core.
+
+    Raises:
+        ValueError: for an unknown study.
+        OSError: if the folder cannot be written to, or a table is not here and cannot be had.
+        KeyboardInterrupt: after Ctrl-C, when a page of what is finished has been written.
+    """
+    console = Console()
+    known = studies()
+    chosen = list(known) if name == "all" else [check_choice("study", name, [*known, "all"])]
+    folder = OutputFolder(Path(out) / "smoke" if smoke else out)
+    for study in (known[n] for n in chosen):
+        tasks = study.tasks(smoke)
+        console.print(f"{study.name}: {len(tasks)} runs", highlight=False)
+        records = run_tasks(tasks, folder.path / study.name / "runs", jobs=jobs)
+        if not records:
+            raise KeyboardInterrupt
+        page = Page(study.name, study.title)
+        page.text(_provenance(study.name, tasks, records, smoke))
+        study.write(page, records)
+        page.frame("scores", scores_frame(records), "the scores of every run.")
+        page.write(folder)
+        console.print(f"written: {folder.path / study.name}.md", highlight=False)
+        if len(records) < len(tasks):
+            raise KeyboardInterrupt
+
+
+def _provenance(name: str, tasks: Sequence[Task], records: Sequence[Record], smoke: bool) -> str:
+    """By which command, when, with what and in which time the numbers were made."""
+    made = [record.outcome.made for record in records]
+    dates = sorted({m["date"] for m in made})
+    machines = {
+        ", ".join(f"{k} {v}" for k, v in m.items() if k not in ("date", "seconds")) for m in made
+    }
+    hours = sum(m["seconds"] for m in made) / 3600
+    lines = [
+        f"Made by `eve-pyro reproduce {name}{' --smoke' if smoke else ''}`, "
+        f"{dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''}: {len(records)} runs, "
+        f"{hours:.1f} core hours. {'; '.join(sorted(machines))}."
+    ]
+    if smoke:
+        lines.append("**This is a smoke run: its numbers mean nothing.**")
+    if len(records) < len(tasks):
+        lines.append(f"**Interrupted: {len(tasks) - len(records)} runs are missing.**")
+    for record in records:
+        if record.outcome.failure:
+            lines.append(f"**Failed: {record.task.label}: {record.outcome.failure}**")
+    return "\n\n".join(lines)

@@ -1,0 +1,1 @@
+"""The studies: attribution, tables and energy."""
