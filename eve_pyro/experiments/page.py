@@ -153,7 +153,8 @@ def change(row: pd.Series, digits: int = 3, *, relative: bool = False) -> str:
         return "-"
     unit, factor = ("", 1.0)
     if relative:
-        unit, factor = " %", 100 * row["relative"] / row["difference"] if row["difference"] else 0.0
+        share = row["relative"] / row["difference"] if row["difference"] else 0.0
+        unit, factor = " %", 100 * share
     mean, low, high = (factor * row[c] for c in ("difference", "low", "high"))
     if factor < 0:
         low, high = high, low

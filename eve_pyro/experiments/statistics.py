@@ -118,14 +118,14 @@ def summarise(
             difference = paired[column].dropna().to_numpy(float)
             low, high = t_interval(difference, level, overlap=overlap)
             bootstrap = bootstrap_interval(difference, level)
-            some = len(difference) > 0
+            some, base = len(difference) > 0, reference[column].mean()
             rows[model, column] = {
                 "mean": own[column].mean(),
                 "sd": own[column].std(),
                 "seeds": own[column].count(),
                 "difference": difference.mean() if some else math.nan,
                 "difference_sd": difference.std(ddof=1) if len(difference) > 1 else math.nan,
-                "relative": difference.mean() / reference[column].mean() if some else math.nan,
+                "relative": difference.mean() / base if some and base != 0 else math.nan,
                 "pairs": len(difference),
                 "wins": int((difference < 0).sum()),
                 "low": low,

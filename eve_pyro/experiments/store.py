@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import hashlib
-import io
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -134,8 +133,7 @@ class Store:
             "made": {"date": str(date.today()), "seconds": seconds, **environment()},
             "outcome": {
                 "scores": outcome.scores,
-                # Text keeps all digits, and columns their order.
-                "tables": {k: frame.to_csv(index=False) for k, frame in outcome.tables.items()},
+                "tables": {k: _columns(frame) for k, frame in outcome.tables.items()},
                 "failure": outcome.failure,
             },
         }
@@ -157,7 +155,7 @@ class Store:
             if content["code"] != self.code:
                 raise _NotUsable("was computed by another version of the code")
             found = content["outcome"]
-            tables = {k: _read_csv(text) for k, text in found["tables"].items()}
+            tables = {k: pd.DataFrame(dict(pairs)) for k, pairs in found["tables"].items()}
             return Outcome(found["scores"], tables, found["failure"], content["made"])
         except FileNotFoundError:
             return None
@@ -186,7 +184,8 @@ _NUMERIC = (
     "experiments/protocol.py",
     "experiments/studies",
 )
-_WORDS = ("/plots/", "/page.py", "/text/")
+# The arguments of runs are part of what identifies them: the lists of tasks need not count.
+_WORDS = ("/plots/", "/page.py", "/claims.py", "/published.py", "/tasks.py", "/text/")
 
 
 @cache
@@ -240,8 +239,9 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _read_csv(text: str) -> pd.DataFrame:
-    return pd.read_csv(io.StringIO(text), float_precision="round_trip")
+def _columns(frame: pd.DataFrame) -> list[list[Any]]:
+    """Names and values in their order; JSON keeps all digits of a float."""
+    return [[str(name), column.tolist()] for name, column in frame.items()]
 
 
 def _json(value: Any, indent: int | None = None) -> str:

@@ -1,0 +1,12 @@
+"""Boston and Concrete: EVE in small networks against the models one would otherwise use."""
+
+from functools import partial
+
+from eve_pyro.experiments.reproduce import Study
+from eve_pyro.experiments.studies.tables.page import write_boston, write_concrete
+from eve_pyro.experiments.studies.tables.tasks import tasks
+
+CONCRETE = Study(
+    "concrete", "Concrete strength", partial(tasks, "concrete", convergence=True), write_concrete
+)
+BOSTON = Study("boston", "Boston housing", partial(tasks, "boston"), write_boston)
