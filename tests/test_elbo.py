@@ -135,6 +135,28 @@ def test_mcnll_is_a_hand_computed_log_mean_exp(vectorize):
     assert loss == pytest.approx((nll + kl).item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_elbo_weight_blends_the_averages_inside_and_outside_the_logarithm(vectorize):
+    model = Regression(beta=0.2)
+    x, y = data()
+
+    options = {"vectorize_particles": vectorize, "max_plate_nesting": 1}
+
+    def evaluate(elbo):
+        pyro.set_rng_seed(11)
+        return elbo.loss(model, EVEGuide(model), x, y)
+
+    def loss(weight):
+        return evaluate(MCNLL_ELBO(5, elbo_weight=weight, **options))
+
+    plain = evaluate(TraceMeanField_ELBO(5, **options))
+    assert loss(1.0) == pytest.approx(plain, rel=1e-5)
+    assert loss(0.25) == pytest.approx(0.75 * loss(0.0) + 0.25 * loss(1.0), rel=1e-5)
+    assert loss(0.0) < loss(1.0)
+    with pytest.raises(ValueError, match=r"elbo_weight must be .* got 1.5"):
+        MCNLL_ELBO(elbo_weight=1.5)
+
+
 def linear_model(beta=0.0, scale=0.3):
     return Regression(units=(4,), latent_dim=2, emission="identity", beta=beta, scale=scale)
 

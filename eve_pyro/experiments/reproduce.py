@@ -1,7 +1,6 @@
 """The command ``reproduce``: run a study, or find its finished runs, and write its page."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,23 +10,7 @@ from eve_pyro.experiments.engine import Record, run_tasks, scores_frame
 from eve_pyro.experiments.output import OutputFolder
 from eve_pyro.experiments.page import Page
 from eve_pyro.experiments.store import Task
-
-
-@dataclass(frozen=True)
-class Study:
-    """A study: which runs it needs, and how its page is made of them.
-
-    Arguments:
-        name: of the command and of the page.
-        title: of the page.
-        tasks: function of whether it is the smoke run, which takes a minute, to the tasks.
-        write: function that fills the page from the records.
-    """
-
-    name: str
-    title: str
-    tasks: Callable[[bool], list[Task]]
-    write: Callable[[Page, Sequence[Record]], None]
+from eve_pyro.experiments.study import Study
 
 
 def studies() -> dict[str, Study]:

@@ -1,7 +1,7 @@
 """Paired comparisons over seeds: means, wins and intervals."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -136,3 +136,14 @@ def summarise(
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.index = pd.MultiIndex.from_tuples(frame.index, names=["model", "score"])
     return frame
+
+
+def entry(summary: pd.DataFrame, model: str, score: str) -> pd.Series:
+    """The row of one model and score.
+
+    Example:
+        >>> frame = pd.DataFrame({"model": ["a", "a"], "seed": [0, 1], "nll": [1.0, 2.0]})
+        >>> entry(summarise(frame, "a"), "a", "nll")["mean"]
+        1.5
+    """
+    return cast(pd.Series, summary.loc[(model, score), :])

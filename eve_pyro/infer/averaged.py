@@ -9,6 +9,7 @@ from pyro.distributions import Normal
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from eve_pyro._checks import check_real
 from eve_pyro.infer._sites import (
     as_normal,
     data_plates,
@@ -35,13 +36,19 @@ class MCNLL_ELBO(PathwiseELBO):
     observations are multiplied before averaging. Each datum is weighted by the N/B of
     those plates and by a ``poutine.scale`` around the model.
 
+    With ``elbo_weight`` = w the likelihood term is (1 - w) times this one plus w times that of
+    the plain ELBO, the average outside the logarithm. Between the two, noise that the training
+    data would rather silence stays as a regulariser, and still spreads the prediction.
+
     Arguments:
         num_particles: S. Default 8.
+        elbo_weight: w, in [0, 1]. Default 0.
         Others: see :class:`PathwiseELBO`.
 
     Raises:
-        ValueError: see :class:`PathwiseELBO`; also when called on a model without observed
-            sites, or whose observed sites carry different ``poutine.scale``.
+        ValueError: see :class:`PathwiseELBO`; also for an elbo_weight outside [0, 1], and when
+            called on a model without observed sites, or whose observed sites carry different
+            ``poutine.scale``.
 
     Example:
         >>> from eve_pyro import EVEGuide, EVEModule
@@ -55,8 +62,9 @@ class MCNLL_ELBO(PathwiseELBO):
         True
     """
 
-    def __init__(self, num_particles: int = 8, **kwargs: Any) -> None:
+    def __init__(self, num_particles: int = 8, *, elbo_weight: float = 0.0, **kwargs: Any) -> None:
         super().__init__(num_particles, **kwargs)
+        self.elbo_weight = check_real("elbo_weight", elbo_weight, 0.0, 1.0)
 
     def log_likelihood(self, traces: Traces) -> Tensor:
         dim, weight = self._particle_dim, 1.0
@@ -70,6 +78,8 @@ class MCNLL_ELBO(PathwiseELBO):
         joint = torch.stack(terms) if dim is None else terms[0]
         dim = 0 if dim is None else dim
         averaged = joint.logsumexp(dim) - math.log(self.num_particles)
+        if self.elbo_weight:
+            averaged = torch.lerp(averaged, joint.mean(dim), self.elbo_weight)
         return (averaged * weight).sum()
 
     def _per_datum(self, site: dict, plates: dict[int, Any]) -> Tensor:

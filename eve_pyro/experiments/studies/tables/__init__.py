@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from eve_pyro.experiments.reproduce import Study
 from eve_pyro.experiments.studies.tables.page import write_boston, write_concrete
 from eve_pyro.experiments.studies.tables.tasks import tasks
+from eve_pyro.experiments.study import Study
 
 CONCRETE = Study(
     "concrete", "Concrete strength", partial(tasks, "concrete", convergence=True), write_concrete

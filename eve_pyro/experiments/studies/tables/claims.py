@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from eve_pyro.experiments.page import Status, Verdict, change
-from eve_pyro.experiments.statistics import summarise
+from eve_pyro.experiments.statistics import entry, summarise
 
 SOURCE = "Ruffenach, A"
 # The published claims are of 10 paired seeds; the prize is judged on all there are.
@@ -52,7 +52,7 @@ def _verdict(
     share: float = 0.0,
     model: str = EVE,
 ) -> Verdict:
-    row = summary.loc[(model, score)]
+    row = entry(summary, model, score)
     status, why = gain(row, size, share)
     measured = change(row, 3)
     if score.endswith("nll"):

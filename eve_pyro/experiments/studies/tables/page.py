@@ -1,5 +1,6 @@
 """The pages of the studies of tables."""
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -7,7 +8,7 @@ from matplotlib.figure import Figure
 
 from eve_pyro.experiments.engine import Record, scores_frame, tables_frame
 from eve_pyro.experiments.page import Page, change, number
-from eve_pyro.experiments.statistics import summarise
+from eve_pyro.experiments.statistics import entry, summarise
 from eve_pyro.experiments.studies.tables.claims import boston_verdicts, concrete_verdicts, prize
 from eve_pyro.experiments.studies.tables.published import PUBLISHED, SOURCES
 from eve_pyro.experiments.studies.tables.tasks import (
@@ -75,7 +76,9 @@ def write_boston(page: Page, records: Sequence[Record]) -> None:
 
 def _write(page: Page, records: Sequence[Record], table: str) -> None:
     scores = scores_frame(records)
-    by_setting = {k: v.drop(columns="setting") for k, v in scores.groupby("setting", sort=False)}
+    by_setting = {
+        str(k): v.drop(columns="setting") for k, v in scores.groupby("setting", sort=False)
+    }
     page.text(METHOD)
     main = by_setting.get(SPLIT)
     if main is None or BASELINE not in set(main.model):
@@ -138,12 +141,12 @@ def _scores(page: Page, frame: pd.DataFrame, columns: dict[str, tuple[str, int]]
     summary = _summary(frame, BASELINE, [score for score, _ in columns.values()])
     rows = []
     for model in _models(frame):
-        cells = [model, str(int(frame[frame.model == model].seed.nunique()))]
+        cells = [model, str(frame[frame.model == model].seed.nunique())]
         for score, digits in columns.values():
-            row = summary.loc[(model, score)]
-            sd = "" if score == "parameters" or pd.isna(row["sd"]) else row["sd"]
-            text = number(row["mean"], digits)
-            cells.append(f"{text} ± {sd:.{digits}f}" if sd != "" and text != "-" else text)
+            row = entry(summary, model, score)
+            text, sd = number(row["mean"], digits), number(row["sd"], digits)
+            plain = score == "parameters" or "-" in (text, sd)
+            cells.append(text if plain else f"{text} ± {sd}")
         rows.append(cells)
     page.table(["model", "seeds", *columns], rows)
 
@@ -156,7 +159,7 @@ def _comparison(page: Page, frame: pd.DataFrame, baseline: str) -> None:
         [
             model,
             *(
-                change(summary.loc[(model, score)], digits, relative=relative)
+                change(entry(summary, model, score), digits, relative=relative)
                 for score, digits, relative in COMPARED.values()
             ),
         ]
@@ -180,7 +183,7 @@ def _differences(frame: pd.DataFrame) -> Figure:
     for ax, (score, label) in zip(axes, shown, strict=True):
         wide = frame.pivot(index="seed", columns="model", values=score)
         for i, model in enumerate(models):
-            row = summary.loc[(model, score)]
+            row = entry(summary, model, score)
             points = (wide[model] - wide[BASELINE]).dropna()
             ax.plot(points, [i - 0.12] * len(points), ".", color="C0", alpha=0.5)
             ax.plot([row["low"], row["high"]], [i + 0.12] * 2, color="C1", lw=2)
@@ -195,7 +198,7 @@ def _layers(page: Page, layers: pd.DataFrame) -> None:
     columns = {"KL, nats per unit": "kl", "sigma": "sigma", "energy": "energy"}
     columns["active units"] = "active_fraction"
     rows = [
-        [model, str(layer), *(number(float(group[c].mean())) for c in columns.values())]
+        [str(model), str(layer), *(number(float(group[c].mean())) for c in columns.values())]
         for (model, layer), group in layers.groupby(["model", "layer"], sort=False)
     ]
     page.text("On test rows, mean over seeds.")
@@ -219,7 +222,8 @@ def _literature(page: Page, frame: pd.DataFrame, table: str) -> None:
             ("raw_mc_nll_unit", 2),
             ("calibrated_mc_nll_unit", 2),
         ):
-            cells.append(f"{own[score].mean():.{digits}f} ± {own[score].sem():.{digits}f}")
+            error = own[score].std() / math.sqrt(len(own))
+            cells.append(f"{number(own[score].mean(), digits)} ± {number(error, digits)}")
         rows.append(cells)
     for name, (rmse, nll) in PUBLISHED[table].items():
         rows.append([f"{name} ({SOURCES[name]})", "20", f"{rmse:.2f}", f"{nll:.2f}", "-"])

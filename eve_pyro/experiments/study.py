@@ -1,0 +1,25 @@
+"""What makes a study."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from eve_pyro.experiments.engine import Record
+from eve_pyro.experiments.page import Page
+from eve_pyro.experiments.store import Task
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: which runs it needs, and how its page is made of them.
+
+    Arguments:
+        name: of the command and of the page.
+        title: of the page.
+        tasks: function of whether it is the smoke run, which takes a minute, to the tasks.
+        write: function that fills the page from the records.
+    """
+
+    name: str
+    title: str
+    tasks: Callable[[bool], list[Task]]
+    write: Callable[[Page, Sequence[Record]], None]
