@@ -22,6 +22,17 @@ from eve_pyro.nn.module import (
 from eve_pyro.nn.networks import MLP, Network, PreNormResidual
 from eve_pyro.nn.penalty import FreeBits, Penalty, TargetBand
 from eve_pyro.nn.site import SiteModule, name_sites
+from eve_pyro.nn.transformer import (
+    EVEFeedForward,
+    FeedForward,
+    GLUEmission,
+    KVCache,
+    LanguageModel,
+    TransformerConfig,
+    TransformerLM,
+    replace_feed_forward,
+    weight_decay_groups,
+)
 
 __all__ = [
     "MLP",
@@ -32,12 +43,17 @@ __all__ = [
     "Dense",
     "DeterministicCell",
     "DropoutUnit",
+    "EVEFeedForward",
     "EVEModule",
     "Emission",
+    "FeedForward",
     "FreeBits",
+    "GLUEmission",
     "GatedEmission",
     "GaussianEncoder",
     "GaussianHead",
+    "KVCache",
+    "LanguageModel",
     "LatentNormal",
     "MCDropout",
     "MixtureDensityHead",
@@ -48,10 +64,14 @@ __all__ = [
     "SiteModule",
     "StandardNormal",
     "TargetBand",
+    "TransformerConfig",
+    "TransformerLM",
     "clamp_straight_through",
     "deep_ensemble",
     "eve_modules",
     "is_eve_site",
     "name_sites",
+    "replace_feed_forward",
     "set_beta",
+    "weight_decay_groups",
 ]
