@@ -4,6 +4,7 @@ from eve_pyro.infer.averaged import MCNLL_ELBO, MomentMatchedELBO
 from eve_pyro.infer.checkpoint import CheckpointError, load_model_state, save_model
 from eve_pyro.infer.compiled import CompiledELBO, CompiledELBOModule, CompiledSVI, TraceError
 from eve_pyro.infer.elbo import PathwiseELBO
+from eve_pyro.infer.generation import Generation, generate
 from eve_pyro.infer.guide import (
     EVEGuide,
     PosteriorDraw,
@@ -35,6 +36,7 @@ __all__ = [
     "CompiledSVI",
     "EVEGuide",
     "GaussianMixture",
+    "Generation",
     "History",
     "LinearGaussianELBO",
     "Mixture",
@@ -53,6 +55,7 @@ __all__ = [
     "cosine_warmup",
     "cyclical",
     "export_predictor",
+    "generate",
     "linear_warmup",
     "load_model_state",
     "load_predictor",
