@@ -6,6 +6,7 @@ import pickle
 import sys
 import tracemalloc
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,26 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not list(tmp_path.iterdir())
+
+
+def test_readers_never_see_half_a_file(tmp_path):
+    path = tmp_path / "haiku.txt"
+
+    def write(letter: str) -> None:
+        for _ in range(20):
+            with writing(path) as part, part.open("w") as file:
+                for _ in range(50):
+                    file.write(letter * 1000)
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, letter) for letter in "ab"]
+        while not all(writer.done() for writer in writers):
+            if path.exists():
+                content = path.read_text()
+                assert len(content) == 50_000
+                assert len(set(content)) == 1
+    assert [writer.exception() for writer in writers] == [None, None]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["haiku.txt"]
 
 
 def test_an_unwritable_folder_is_a_clear_error(tmp_path):
