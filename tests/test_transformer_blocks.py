@@ -177,6 +177,18 @@ def test_residual_form_is_the_gelu_block_and_its_first_order():
         torch.testing.assert_close(block(h), block.out(F.gelu(m) + slope * (z.mean(-1) - m)))
 
 
+def test_residual_form_encodes_once():
+    block, calls = EVEFeedForward(D, 6, form="residual"), []
+    block.units.encoder.register_forward_hook(lambda *args: calls.append(1))
+    h = torch.randn(5, D)
+    for number, run_once in enumerate([EVEGuide(block), block], 1):
+        run_once(h)
+        assert len(calls) == number
+    with PosteriorMean():
+        block(h)
+    assert len(calls) == 3
+
+
 @pytest.mark.parametrize("form", EVE_FORMS)
 def test_mean_mode_is_the_average_where_the_block_is_linear_in_z(form):
     """A pair of opposite draws has the posterior mean as its average, to rounding."""

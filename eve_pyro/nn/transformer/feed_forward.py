@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+from pyro.distributions import Distribution
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,7 +14,7 @@ from eve_pyro._checks import check_choice, check_int, check_real
 from eve_pyro.nn._reset import reset_children
 from eve_pyro.nn.dropout import MCDropout
 from eve_pyro.nn.emission import Emission, EmissionLike, GatedEmission
-from eve_pyro.nn.module import EVEModule
+from eve_pyro.nn.module import EVEModule, is_eve_site
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "gate": torch.sigmoid,
@@ -152,8 +154,8 @@ class EVEFeedForward(nn.Module):
     mean output, so that one pass under :class:`~eve_pyro.infer.PosteriorMean` stands for the
     average over draws, exactly in one block and nearly in a stack of them. ``"gelu"`` has no
     such mode: its activation at the mean is not the mean activation. ``"residual"`` is the
-    deterministic gelu block plus, to first order, the noise that gelu would let through; it runs
-    its encoder in every run, the model reading included, and twice in the guide's.
+    deterministic gelu block plus, to first order, the noise that gelu would let through; its
+    encoder runs in the model reading too.
 
     The KL counts per token: it is summed over units and latent dims, in nats, and weighed by
     ``beta`` against the token's log likelihood.
@@ -231,15 +233,34 @@ class EVEFeedForward(nn.Module):
         reset_children(self)
 
     def forward(self, h: Tensor) -> Tensor:
-        a = self.units(h)
-        if self.form == "residual":
-            pool = cast(Emission, self.units.emission).pool
-            m = pool(self.units.posterior(h).mean)
-            a = F.gelu(m) + _gelu_slope(m) * (a - m)
+        a = self._with_mean_path(h) if self.form == "residual" else self.units(h)
         return self.dropout(self.out(a))
+
+    def _with_mean_path(self, h: Tensor) -> Tensor:
+        with _Encoded() as encoded:
+            s = self.units(h)
+        posterior = encoded.posterior or self.units.posterior(h)
+        m = cast(Emission, self.units.emission).pool(posterior.mean)
+        return F.gelu(m) + _gelu_slope(m) * (s - m)
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, {self.d_ff}, form={self.form!r}"
+
+
+class _Encoded(Messenger):
+    """Keeps the posterior of the layer that runs below it, if a handler further out asks for it."""
+
+    posterior: Distribution | None = None
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if is_eve_site(msg):
+            encode = msg["infer"]["posterior"]
+
+            def kept() -> Distribution:
+                self.posterior = encode()
+                return self.posterior
+
+            msg["infer"]["posterior"] = kept
 
 
 def _gelu_slope(m: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ class LanguageModel(PyroModule):
     which is the score of a predictor that averages its draws for each next token, as
     :func:`~eve_pyro.infer.generate` does; a text's tokens are not multiplied within a draw. The
     N/B of a batch counts windows. ``Trainer`` divides by windows alone: what it reports is per
-    window.
+    window. ``StreamingPredictive`` keeps the logits of all draws, S * windows * positions *
+    vocab_size numbers: call it with few windows at a time.
 
     Arguments:
         network: module from tokens (*, positions) to logits (*, positions, vocab_size), such as

@@ -145,7 +145,8 @@ class TransformerLM(nn.Module):
 
     def make_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache of keys and values, for ``capacity`` positions (default: the context)."""
-        return KVCache(self.config.num_layers, capacity or self.config.context)
+        capacity = self.config.context if capacity is None else capacity
+        return KVCache(self.config.num_layers, capacity)
 
     def features(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """The normalised stream ahead of the readout: (*, positions) -> (*, positions, d_model).
