@@ -7,7 +7,7 @@ import pyro
 import pytest
 import torch
 
-from eve_pyro.infer import PosteriorMean, generate
+from eve_pyro.infer import PosteriorDraw, PosteriorMean, generate
 from eve_pyro.nn import FeedForward, LanguageModel, TransformerConfig, TransformerLM
 
 VOCAB = 11
@@ -52,8 +52,6 @@ def test_the_first_number_is_that_of_many_full_passes():
     """Entropy of 4000 streams' mean, against as many rows drawn by a full pass."""
     network, tokens = TransformerLM(EVE), prompts(1)
     made = generate(network, tokens, 1, num_samples=4000, seed=0)
-    from eve_pyro.infer import PosteriorDraw
-
     with torch.no_grad(), PosteriorDraw():
         probs = network(tokens.expand(4000, 4))[:, -1].softmax(-1)
     assert torch.special.entr(probs.mean(0)).sum() == pytest.approx(made.entropy.item(), abs=0.03)
@@ -128,9 +126,10 @@ def test_it_stops_early_when_all_texts_have():
     assert generate(network, prompts(1), 1, stop_at=first).lengths.tolist() == [1]
 
 
-def test_numpy_integers_and_short_tokens():
-    made = generate(TransformerLM(EVE), prompts().int(), 2, stop_at=0)
-    assert made.tokens.shape[0] == 3
+def test_tokens_of_another_integer_type():
+    network, tokens = TransformerLM(EVE), prompts()
+    long, short = (generate(network, t, 3, stop_at=0, seed=0) for t in (tokens, tokens.int()))
+    assert torch.equal(long.tokens, short.tokens)
 
 
 @pytest.mark.parametrize(
