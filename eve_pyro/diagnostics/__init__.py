@@ -17,6 +17,7 @@ _EXPORTS = {
     "group_names": "arviz_compat",
     "internal_signals": "signals",
     "is_datatree_line": "arviz_compat",
+    "layer_spread": "spread",
     "layer_table": "summary",
     "load_netcdf": "arviz_compat",
     "noise_correlation": "noise",
