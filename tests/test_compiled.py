@@ -160,6 +160,24 @@ def test_inductor_keeps_the_order_of_all_kinds_of_draws():
     assert_same(Trace_ELBO()(model, guide), compiled, *sample_data(False), rtol=1e-4)
 
 
+def test_the_second_compilation_of_a_program_comes_from_the_cache():
+    # On disk, keyed by the graph: what holds for a second trace holds for a second process.
+    from torch._dynamo.utils import counters
+
+    found = []
+    for _ in range(2):
+        pyro.set_rng_seed(0)
+        model = Net("plate")
+        compiled = CompiledELBO(TraceMeanField_ELBO())(model, EVEGuide(model))
+        data = sample_data(False)
+        counters.clear()
+        compiled(*data)  # eager
+        compiled(*data)
+        found.append(sum(v for k, v in counters["inductor"].items() if k.endswith("cache_hit")))
+        assert "fxgraph_cache_bypass" not in counters["inductor"]
+    assert found[1] > 0
+
+
 def test_inductor_computes_the_eager_loss_and_gradients():
     model = Net("subsample")
     guide = EVEGuide(model)

@@ -174,25 +174,43 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor], backend: str)
     """
     if backend == "eager":
         return graph
+    from torch._guards import TracingContext
+    from torch._guards import tracing as traced_in
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
-    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     # Noise must come from the same generator in the same order as in eager execution, or no two
     # runs would compare: random operations stay as they are and where they are.
     options = {"fallback_random": True, "reorder_for_peak_memory": False}
     options = {k: v for k, v in options.items() if hasattr(config, k)}
-    table = {op: f for op, f in select_decomp_table().items() if not _is_random(op)}
+    # Without an environment of shapes Inductor does not look into its cache on disk.
+    fake = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), traced_in(TracingContext(fake)):
             compiled: Any = compile_fx(
-                graph, list(inputs), config_patches=options, decompositions=table
+                graph, list(inputs), config_patches=options, decompositions=_decompositions()
             )
     except Exception as error:
         raise TraceError(
             f'Inductor cannot compile the program ({error}); backend="eager" needs no compiler'
         ) from error
     return compiled
+
+
+class _Decompositions(dict):
+    """Inductor's table, pickled by its name: Inductor's cache on disk is keyed by pickles."""
+
+    def __reduce__(self) -> tuple:
+        return _decompositions, ()
+
+
+def _decompositions() -> _Decompositions:
+    from torch._inductor.decomposition import select_decomp_table
+
+    table = select_decomp_table()
+    return _Decompositions({op: f for op, f in table.items() if not _is_random(op)})
 
 
 class _Opaque(TorchDispatchMode):
