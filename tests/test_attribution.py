@@ -23,6 +23,7 @@ from eve_pyro.experiments.studies.attribution.text.claims import (
     better,
     costs,
     joined,
+    up_to,
     verdicts,
     within,
 )
@@ -240,6 +241,19 @@ def test_at_most(values, status):
     assert at_most(pd.Series(values), 1.0)[0] == status
 
 
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ([0.5, 0.985], "reproduced"),
+        ([0.5, 0.94], "partly"),
+        ([0.5, 0.9], "not reproduced"),
+        ([0.99], "not tested"),
+    ],
+)
+def test_up_to(values, status):
+    assert up_to(pd.Series(values), 0.98)[0] == status
+
+
 def test_joined():
     good, bad = ("reproduced", "lower"), ("not reproduced", "higher")
     assert joined({"a": good, "b": good}) == good
@@ -278,8 +292,9 @@ def test_verdicts_follow_the_scores():
     assert status_of(found, head) == "partly"
     assert status_of(found, "MSE of EVE, S = 32") == "partly"
     assert status_of(found, "MSE of EVE with") == "reproduced"
-    assert status_of(found, "|r| of local KL") == "not reproduced"
-    assert [v.status for v in found if v.claim.startswith("|r| of sigma")] == ["reproduced"] * 2
+    assert status_of(found, "absolute r of local KL") == "not reproduced"
+    sigma = [v.status for v in found if v.claim.startswith("absolute r of sigma, mean")]
+    assert sigma == ["reproduced"] * 3
     assert status_of(found, "NLL above the oracle's, EVE with a") == "reproduced"
     assert status_of(found, "NLL above the oracle's, EVE without") == "not reproduced"
     assert status_of(found, "MC-NLL and CRPS of EVE with a variance head against STO") == (

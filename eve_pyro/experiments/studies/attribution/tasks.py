@@ -25,6 +25,7 @@ SMOKE_RECIPE = Recipe(
 
 # Gaussian noise and 2,000 rows get all models; others those that claims or targets speak of.
 FEWER = ("det-cell", "stoch-hetero", "stoch-hetero-z", "mixture", "eve-mc-32", "eve-head")
+FEWEST = ("det-cell", "stoch-hetero", "mixture", "eve-head")
 
 _BASE = MODELS[ABLATED]
 ABLATIONS: dict[str, NeuronConfig] = {
@@ -61,8 +62,7 @@ def tasks(smoke: bool) -> list[Task]:
     for seed in seeds:
         for noise in NOISES:
             for rows in RECIPES:
-                names = tuple(MODELS) if (noise, rows) == ("gaussian", 2000) else FEWER
-                for name in _thinned(names, noise, rows, smoke):
+                for name in _names(noise, rows, smoke):
                     setting = setting_name(noise, rows)
                     found.append(_run(setting, noise, rows, name, MODELS[name], seed, smoke))
         if seed in ABLATION_SEEDS[: 1 if smoke else None]:
@@ -71,18 +71,22 @@ def tasks(smoke: bool) -> list[Task]:
                 _run("ablation", "gaussian", 2000, name, config, seed, smoke)
                 for name, config in chosen
             ]
-    cost: dict[str, Any] = {"turn": 0.3, "rounds": 9}
+    cost: dict[str, Any] = {"turn": 0.2, "rounds": 9}
     if smoke:
         cost = {"turn": 0.001, "rounds": 2, "backend": "eager"}
     found.append(Task(STUDY_NAME, "cost", "all", seeds[0], measure_cost, cost, alone=True))
     return found
 
 
-def _thinned(names: tuple[str, ...], noise: str, rows: int, smoke: bool) -> tuple[str, ...]:
-    """In a smoke run all models once, and a few elsewhere."""
-    if not smoke or (noise, rows) == ("gaussian", 2000):
-        return names
-    return ("det-cell", "stoch-hetero", "eve-head") if rows == 2000 else ("det-cell", "eve-head")
+def _names(noise: str, rows: int, smoke: bool) -> tuple[str, ...]:
+    """The models of a setting; in a smoke run all of them once, and a few elsewhere."""
+    if (noise, rows) == ("gaussian", 2000):
+        return tuple(MODELS)
+    if smoke:
+        return (
+            ("det-cell", "stoch-hetero", "eve-head") if rows == 2000 else ("det-cell", "eve-head")
+        )
+    return FEWER if rows == 2000 or noise == "gaussian" else FEWEST
 
 
 def _run(

@@ -35,8 +35,10 @@ def curves(frame: pd.DataFrame) -> Figure:
             if column in own and own[column].notna().any():
                 mean = own.groupby("x")[column].mean()
                 ax.plot(mean.index, mean, color=COLORS[model], label=model)
-        ax.set(xlabel="x", ylim=(0, None))
-        ax.legend(fontsize=7, ncols=2)
+        ax.set(xlabel="x")
+        ax.legend(fontsize=7, ncols=2, loc="upper center")
+    # Once all is drawn: the two share their limits. Above the curves is room for the legends.
+    left.set(ylim=(0, 1.3 * left.get_ylim()[1]))
     left.set(ylabel="units of y", title="inside: √(Σ w² σ(x)²)")
     right.set(title="at the output: predictive standard deviation")
     return figure
