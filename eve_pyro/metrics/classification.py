@@ -62,8 +62,38 @@ def ece(predictive: CategoricalMixture, y: Tensor, num_bins: int = 15) -> Tensor
     """
     check_labels(predictive, y)
     num_bins = check_int("num_bins", num_bins)
-    confidence, label = predictive.probs.reshape(-1, predictive.probs.shape[-1]).max(-1)
-    excess = (label == y.reshape(-1)).to(confidence) - confidence
+    confidence, label = predictive.probs.max(-1)
+    return calibration_error(confidence, label == y, num_bins)
+
+
+def calibration_error(confidence: Tensor, correct: Tensor, num_bins: int = 15) -> Tensor:
+    """Return what :func:`ece` does, from the confidence of every datum and whether it was right.
+
+    For predictions that were not kept: of each, two numbers are enough.
+
+    Args:
+        confidence: probability of the most probable label, any shape, flattened.
+        correct: of the same shape; 1 or True where that label was right.
+        num_bins: number of bins.
+
+    Raises:
+        ValueError: for shapes that differ, no data, or a confidence outside [0, 1].
+
+    >>> calibration_error(torch.full((4,), 0.5), torch.tensor([True, True, True, False]))
+    tensor(0.2500)
+    """
+    num_bins = check_int("num_bins", num_bins)
+    if confidence.shape != correct.shape or not confidence.numel():
+        raise ValueError(
+            f"correct must have the shape {tuple(confidence.shape)} of confidence, at least one "
+            f"datum, got {tuple(correct.shape)}"
+        )
+    # Sums of rounded probabilities may be 1 and a little more.
+    if not ((confidence >= 0) & (confidence <= 1 + 1e-3)).all():
+        low, high = confidence.min().item(), confidence.max().item()
+        raise ValueError(f"confidence must be in [0, 1], got {low:g} to {high:g}")
+    confidence = confidence.reshape(-1)
+    excess = correct.reshape(-1).to(confidence) - confidence
     # Bins are open on the left, as in the paper: the confidence 1 belongs to the last.
     index = (confidence * num_bins).ceil().long().sub(1).clamp(0, num_bins - 1)
     sums = excess.new_zeros(num_bins).index_add(0, index, excess)

@@ -60,3 +60,20 @@ def cross_entropy(predictive: CategoricalMixture, y: Tensor) -> Tensor:
     """
     check_labels(predictive, y)
     return mc_nll(predictive, y)
+
+
+def perplexity(predictive: CategoricalMixture, y: Tensor) -> Tensor:
+    """Return the exponential of ``cross_entropy``: over how many labels the doubt is spread.
+
+    Jelinek, Mercer, Bahl and Baker, "Perplexity, a measure of the difficulty of speech
+    recognition tasks", 1977.
+
+    Args:
+        predictive: of shape (*shape).
+        y: labels, (*shape), integers.
+
+    >>> import torch
+    >>> perplexity(CategoricalMixture(torch.zeros(5, 3, 7)), torch.tensor([0, 1, 1]))
+    tensor(7.0000)
+    """
+    return cross_entropy(predictive, y).exp()
