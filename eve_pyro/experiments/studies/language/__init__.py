@@ -1,0 +1,1 @@
+"""Transformers that read books: distributional feed-forward blocks against their controls."""
