@@ -142,12 +142,6 @@ def test_compiled_and_eager_runs_agree():
     assert compiled.scores[name] == pytest.approx(eager.scores[name], abs=1e-3)
 
 
-def test_without_a_compiler_runs_still_run(monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    outcome = run_table(buildings(), 0, deep(MODELS["cell"], 2, 4), TINY, 2, None, "inductor")
-    assert "layers" not in outcome.tables
-
-
 # Rules
 
 

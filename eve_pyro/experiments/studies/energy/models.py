@@ -27,7 +27,7 @@ def deep(config: ModelConfig, depth: int, units: int = UNITS) -> ModelConfig:
     return replace(config, hidden=(units,) * depth, unit_options=options)
 
 
-# Fixed on development seeds. The encoders start as quiet as the objective lets them stay.
+# Fixed on development seeds. A larger sigma at the start of 128 layers would drown the input.
 _LATENT = {"emission": "gelu", "sigma_init": 0.1}
 MODELS: dict[str, ModelConfig] = {
     "mlp": ModelConfig(residual=True, unit_options={"activation": "gelu"}),

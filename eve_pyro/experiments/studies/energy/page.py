@@ -20,6 +20,7 @@ from eve_pyro.experiments.studies.energy.claims import (
     signed,
     verdicts,
 )
+from eve_pyro.experiments.studies.energy.models import BETA, MODELS
 from eve_pyro.experiments.studies.energy.tasks import COST, DESIGN, PROTOCOL, RANDOM, sweep_setting
 
 STANDARD_NLL = "calibrated_mc_nll"
@@ -93,7 +94,7 @@ def _depth(records: Sequence[Record]) -> int:
 
 
 def _method(depth: int) -> str:
-    training = PROTOCOL.training
+    training, eve = PROTOCOL.training, MODELS[EVE]
     return f"""
 Heating load of 768 buildings, 192 designs in 4 orientations each (Tsanas and Xifara 2012). Every
 network has {depth} layers of gelu units behind a linear projection to their width, each a
@@ -113,7 +114,10 @@ faster seems to win. So for every model log sigma_y has ten times the learning r
 weights, and a temperature on the predictive spread is fitted by NLL on the validation rows; for a
 deterministic network this is the closed-form refit of sigma_y. Both are reported.
 
-Configurations were chosen on seeds 0 and 1, results are of seeds from 100 on. NLL is that of the
+EVE has the matrix products and parameters of the cell, twice those of the mlp; it is trained with
+the {eve.objective} objective and {eve.particles} draws, beta = {BETA:g} / L, and starts at
+sigma = {eve.unit_options["sigma_init"]:g}. Training steps run as recorded graphs, for all models
+alike. Configurations were chosen on seeds below 100, results are of seeds from 100 on. NLL is that of the
 predictive mixture over {PROTOCOL.num_samples} draws, pinball loss the mean over the levels
 .05, .10, ..., .95. Scores are of the standardised target. Intervals are Student's at 95 % of the
 paired differences over seeds; they treat splits as independent, while splits of one table share

@@ -1,7 +1,6 @@
 """One run of the study: a deep network on one split, its scores, its course and its layers."""
 
 import math
-import shutil
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -66,8 +65,8 @@ def run_deep(
         config, protocol: see :mod:`eve_pyro.experiments`.
         every: epochs between two looks at training and validation rows.
         spread: test rows and draws for the layers' share of the spread; None to leave it out.
-        backend: of :class:`~eve_pyro.infer.CompiledELBO`; None for eager. Without a C++ compiler
-            it is ``"eager"``. The numbers are the same up to rounding.
+        backend: of :class:`~eve_pyro.infer.CompiledELBO`; None for eager. The numbers are the
+            same up to rounding.
     """
     return run_table(load_energy(), seed, config, protocol, every, spread, backend)
 
@@ -133,7 +132,7 @@ def train(
     )
     elbo = config.elbo()
     if backend is not None:
-        elbo = CompiledELBO(elbo, backend=backend if _has_compiler() else "eager")
+        elbo = CompiledELBO(elbo, backend=backend)
     course = Course(data, protocol.validation_samples, every, training.epochs)
     history = Trainer(network, guide, elbo, training).fit(
         *data.train, validation=course, model_kwargs={"num_data": len(data.train.x)}
@@ -144,7 +143,3 @@ def train(
     temperature = fit_temperature(raw, data.validation.y)
     fitted = Fit([network], [guide], data, temperature, [history], seconds, samples, config)
     return fitted, course
-
-
-def _has_compiler() -> bool:
-    return any(map(shutil.which, ("c++", "g++", "clang++")))
