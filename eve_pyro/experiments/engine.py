@@ -85,8 +85,8 @@ def run_tasks(
     count = jobs or (None if configured not in (None, 1) else os.cpu_count())
     parallel = Parallel(n_jobs=count, return_as="generator_unordered")
     finished = chain(
-        parallel(delayed(_compute)(task, folder) for task in together),
-        (_compute(task, folder) for task in missing if task.alone),
+        parallel(delayed(_compute)(task, folder, store.code) for task in together),
+        (_compute(task, folder, store.code) for task in missing if task.alone),
     )
     total = len(tasks)
     with tqdm(total=total, initial=len(outcomes), unit="run", disable=not progress) as bar:
@@ -105,13 +105,13 @@ def run_tasks(
     return [Record(task, outcomes[task.label]) for task in tasks if task.label in outcomes]
 
 
-def _compute(task: Task, folder: str | Path) -> Task:
+def _compute(task: Task, folder: str | Path, code: str) -> Task:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # processes run side by side
     try:
         started = perf_counter()
         outcome = task.compute()
-        Store(folder).save(task, outcome, perf_counter() - started)
+        Store(folder, code=code).save(task, outcome, perf_counter() - started)
     finally:
         torch.set_num_threads(threads)
     return task
