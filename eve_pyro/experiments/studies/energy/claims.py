@@ -15,7 +15,7 @@ BASELINE, EVE = "mlp", "eve"
 NLL, CRPS, PINBALL = "calibrated_mc_nll_unit", "calibrated_crps", "calibrated_pinball"
 RAW_NLL = "raw_mc_nll"
 UNCERTAINTY = {"NLL": NLL, "CRPS": CRPS, "pinball loss": PINBALL}
-# About equal: the interval holds 0, or the means differ by less than this share.
+# About equal: the means differ by no more than this share.
 EQUAL = 0.05
 SLOWER = 7.1
 # A neuron whose posterior is this close to its prior says nothing; this is far above rounding.
@@ -69,7 +69,7 @@ def equal(row: pd.Series) -> tuple[Status, str]:
     if abs(row["relative"]) <= EQUAL:
         return "reproduced", f"within {EQUAL:.0%}".replace("%", " %")
     if row["low"] <= 0 <= row["high"]:
-        return "reproduced", "the interval holds 0, but is wide"
+        return "partly", "no difference is resolved, but neither is equality: the interval is wide"
     if row["difference"] < 0:
         return "partly", "not equal: EVE is better, clear of 0"
     return "not reproduced", "EVE is worse, clear of 0"
