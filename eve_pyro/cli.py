@@ -19,7 +19,10 @@ ModelName = Literal[
     "mc-dropout",
     "bayes-mlp",
     "ensemble",
+    "dropout-ensemble",
     "eve",
+    "eve-multiplicative",
+    "eve-ensemble",
 ]
 
 

@@ -19,6 +19,7 @@ from eve_pyro.nn.module import (
     is_eve_site,
     set_beta,
 )
+from eve_pyro.nn.multiplicative import MultiplicativeEmission, NoiseEncoder, multiplicative_unit
 from eve_pyro.nn.networks import MLP, Network, PreNormResidual
 from eve_pyro.nn.penalty import FreeBits, Penalty, TargetBand
 from eve_pyro.nn.site import SiteModule, name_sites
@@ -57,7 +58,9 @@ __all__ = [
     "LatentNormal",
     "MCDropout",
     "MixtureDensityHead",
+    "MultiplicativeEmission",
     "Network",
+    "NoiseEncoder",
     "Penalty",
     "PreNormResidual",
     "ResidualEmission",
@@ -70,6 +73,7 @@ __all__ = [
     "deep_ensemble",
     "eve_modules",
     "is_eve_site",
+    "multiplicative_unit",
     "name_sites",
     "replace_feed_forward",
     "set_beta",
