@@ -21,7 +21,14 @@ from eve_pyro.experiments.studies.energy.claims import (
     verdicts,
 )
 from eve_pyro.experiments.studies.energy.models import BETA, MODELS
-from eve_pyro.experiments.studies.energy.tasks import COST, DESIGN, PROTOCOL, RANDOM, sweep_setting
+from eve_pyro.experiments.studies.energy.tasks import (
+    COST,
+    DESIGN,
+    EVERY,
+    PROTOCOL,
+    RANDOM,
+    sweep_setting,
+)
 
 STANDARD_NLL = "calibrated_mc_nll"
 # Column -> score, digits. All are of the standardised target.
@@ -107,7 +114,7 @@ Two thirds of the rows are for training, a sixth each for validation and test. A
 split, the order of rows, the initial weights and the noise, for all models alike: runs of one
 seed are paired. Adam, learning rate {training.learning_rate:g} falling to 0 along a cosine,
 batches of {training.batch_size}, {training.epochs} epochs, gradients clipped at
-{training.clip_norm:g}. The epoch of the best validation NLL is kept, out of every tenth.
+{training.clip_norm:g}. The epoch of the best validation NLL is kept, out of every {EVERY}th.
 
 An output scale that has not converged looks like bad uncertainty, and whatever converges it
 faster seems to win. So for every model log sigma_y has ten times the learning rate of the
@@ -221,8 +228,9 @@ def _layers(page: Page, layers: pd.DataFrame, depth: int) -> None:
         return
     page.heading(f"The {depth} layers of EVE")
     page.text(
-        "Of test rows, mean over seeds. KL is per unit, in nats; energy is the mean square of the "
-        "posterior means. *Alone* is the share of the predictive variance between draws that is "
+        "Of test rows (the shares of spread: of the first 16), mean over seeds. KL is per unit, in "
+        "nats; energy is the mean square of the posterior means. "
+        "*Alone* is the share of the predictive variance between draws that is "
         "left when only this layer draws and all others stand at their posterior means; "
         "*removed* is the share that goes when this layer alone stands at its mean. A large sigma "
         "is what the prior wants; a KL that is not near 0 is the evidence that a layer is used."
