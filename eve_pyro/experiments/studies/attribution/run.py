@@ -57,7 +57,7 @@ class Recipe:
 
     epochs: int = 200
     batch_size: int = 250
-    learning_rate: float = 5e-3
+    learning_rate: float = 1e-2
     validation_rows: int = 500
     test_rows: int = 2000
     num_samples: int = 256
