@@ -215,7 +215,7 @@ def _correlations(frame: pd.DataFrame) -> list[Verdict]:
             found.append(_not_tested(claim, published))
             continue
         status, why = judge(r)
-        if score == "r_kl" and status != "reproduced":
+        if score == "r_kl" and status in ("partly", "not reproduced"):
             why += "; KL holds mu² too, and sigma mainly as -log sigma, which is not linear in s"
         measured = f"{r.mean():.3f} (from {r.min():.3f} to {r.max():.3f}, {len(r)} seeds)"
         if published == aligned:

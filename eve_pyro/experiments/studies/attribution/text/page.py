@@ -121,7 +121,7 @@ Tried on the development seeds, for all models alike. A rate of 0.005 leaves net
 in as many steps, `stoch-hetero` most: at 0.01 its NLL falls by 0.034 nats on seeds 2 and 3, that of
 `eve-head` by 0.010. Choosing the epoch by MC-NLL of few draws under Gaussian noise picks an early
 one wherever sigma_y is small (the closed form suffered most), hence NLL there. The following at a
-rate of 0.005: with the head, 10 draws in training instead of 32 gave an NLL lower by 0.003 nats
+rate of 0.005: with the head, 10 draws in training instead of 32 gave an NLL lower by 0.002 nats
 and, under skewed noise, an MC-NLL higher by 0.008; beta 0.01, and 2 units instead of 8, an NLL
 higher by 0.013 and 0.003; one unit instead of 8 without the head, no better a correlation.
 
