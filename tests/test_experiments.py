@@ -54,6 +54,15 @@ def test_every_model_runs_the_whole_protocol(name, table, tmp_path):
     assert again.feature_names == table.feature_names
 
 
+def test_training_may_be_compiled(table):
+    traced = replace(QUICK, backend="eager")
+    eager = score(fit(table, MODELS["eve"], 0, QUICK), table, QUICK)
+    compiled = score(fit(table, MODELS["eve"], 0, traced), table, traced)
+    assert compiled["raw_mc_nll"] == pytest.approx(eager["raw_mc_nll"], rel=1e-4)
+    with pytest.raises(ValueError, match=r"backend must be one of .* got 'xla'"):
+        Protocol(backend="xla")
+
+
 def test_one_seed_gives_one_result_and_another_split_another(table):
     def once(seed):
         return score(fit(table, MODELS["eve"], seed, QUICK), table, QUICK)

@@ -2,7 +2,13 @@
 
 from eve_pyro.infer.averaged import MCNLL_ELBO, MomentMatchedELBO
 from eve_pyro.infer.checkpoint import CheckpointError, load_model_state, save_model
-from eve_pyro.infer.compiled import CompiledELBO, CompiledELBOModule, CompiledSVI, TraceError
+from eve_pyro.infer.compiled import (
+    CompiledELBO,
+    CompiledELBOModule,
+    CompiledSVI,
+    TraceError,
+    best_backend,
+)
 from eve_pyro.infer.elbo import PathwiseELBO
 from eve_pyro.infer.generation import Generation, generate
 from eve_pyro.infer.guide import (
@@ -50,6 +56,7 @@ __all__ = [
     "TraceError",
     "Trainer",
     "TrainingConfig",
+    "best_backend",
     "concatenate",
     "constant",
     "cosine_warmup",

@@ -2,6 +2,6 @@
 
 from eve_pyro.infer.compiled.elbo import CompiledELBO, CompiledELBOModule
 from eve_pyro.infer.compiled.svi import CompiledSVI
-from eve_pyro.infer.compiled.tracing import TraceError
+from eve_pyro.infer.compiled.tracing import TraceError, best_backend
 
-__all__ = ["CompiledELBO", "CompiledELBOModule", "CompiledSVI", "TraceError"]
+__all__ = ["CompiledELBO", "CompiledELBOModule", "CompiledSVI", "TraceError", "best_backend"]

@@ -3,6 +3,8 @@
 The only file that knows which tracer and which compiler of torch are used.
 """
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Graph = Callable[..., list[Tensor]]
 BACKENDS = ("inductor", "eager")
+
+
+def best_backend() -> str:
+    """``"inductor"`` where there is a C++ compiler for it, else ``"eager"``.
+
+    Example:
+        >>> best_backend() in ("inductor", "eager")
+        True
+    """
+    compilers = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return "inductor" if any(name and shutil.which(name) for name in compilers) else "eager"
+
+
 _READS = (Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__)
 _ADVICE = "Use the objective as it is instead: elbo(model, guide), or SVI"
 
