@@ -105,28 +105,43 @@ def predict(
 
 def reproduce(
     study: Annotated[
-        Literal["attribution", "boston", "concrete", "energy", "all"], tyro.conf.Positional
+        Literal[
+            "attribution",
+            "boston",
+            "concrete",
+            "energy",
+            "mobydick",
+            "wikitext2",
+            "writingprompts",
+            "pg19",
+            "all",
+        ],
+        tyro.conf.Positional,
     ],
     smoke: bool = False,
     out: Path = Path("eve-results"),
     jobs: int = 0,
+    size: Literal["compact", "gpu"] = "compact",
 ) -> None:
     """Re-run the evidence: a study with its controls, and a page with the published numbers.
 
     Writes ``<study>.md`` and a folder with its figures, the scores of every run and, in
     ``runs``, one file per finished run. Those are not repeated: after Ctrl-C, or a kill, the same
     command goes on. On two cores attribution, boston and concrete take an hour together, energy
-    up to three.
+    up to three, each text about one. Moby-Dick comes with the package; the other texts are read
+    from the folder in EVE_PYRO_DATA, or from the Hugging Face hub.
 
     Args:
         study: which; or all of them.
         smoke: about a minute each, in the folder ``smoke``, to see that everything works.
         out: output folder.
         jobs: processes at once, one thread each; 0 for one per core.
+        size: gpu for a text at published scale, on one GPU or under torchrun on several; it has
+            the folder ``gpu``.
     """
     from eve_pyro.experiments.reproduce import reproduce as run
 
-    run(study, out, smoke=smoke, jobs=jobs)
+    run(study, out, smoke=smoke, jobs=jobs, size=size)
 
 
 def bench(quick: bool = False, out: Path = Path("eve-bench"), threads: int = 0) -> None:

@@ -18,15 +18,19 @@ def studies() -> dict[str, Study]:
 
     Example:
         >>> sorted(studies())
-        ['attribution', 'boston', 'concrete', 'energy']
+        ['attribution', 'boston', 'concrete', 'energy', 'mobydick', 'pg19', 'wikitext2',
+         'writingprompts']
     """
-    from eve_pyro.experiments.studies import attribution, energy, tables
+    from eve_pyro.experiments.studies import attribution, energy, language, tables
 
     found = [attribution.STUDY, tables.CONCRETE, tables.BOSTON, energy.STUDY]
+    found += language.STUDIES.values()
     return {study.name: study for study in found}
 
 
-def reproduce(name: str, out: str | Path, *, smoke: bool = False, jobs: int = 0) -> None:
+def reproduce(
+    name: str, out: str | Path, *, smoke: bool = False, jobs: int = 0, size: str = "compact"
+) -> None:
     """Run one study, or ``"all"``, and write their pages.
 
     A study writes ``<name>.md`` and, in the folder ``<name>``, its figures, the scores of every
@@ -38,25 +42,36 @@ def reproduce(name: str, out: str | Path, *, smoke: bool = False, jobs: int = 0)
         out: output folder.
         smoke: a run of about a minute that shows that everything works; its numbers mean
             nothing. It has a folder of its own, ``smoke``. Default False.
-        jobs: processes at once; 0 (default) for one per core.
+        jobs: processes at once; 0 (default) for one per core, or one on GPUs.
+        size: ``"compact"`` (default), or ``"gpu"`` for a text at published scale, whose runs
+            follow each other on the GPU, or on all that ``torchrun`` gives, in the folder ``gpu``.
 
     Raises:
-        ValueError: for an unknown study.
+        ValueError: for an unknown study or size, or a study that has no other size.
         OSError: if the folder cannot be written to, or a table is not here and cannot be had.
         KeyboardInterrupt: after Ctrl-C, when a page of what is finished has been written.
     """
     console = Console()
     known = studies()
     chosen = list(known) if name == "all" else [check_choice("study", name, [*known, "all"])]
-    folder = OutputFolder(Path(out) / "smoke" if smoke else out)
+    large = check_choice("size", size, ("compact", "gpu")) == "gpu"
+    if large and smoke:
+        raise ValueError("size must be 'compact' for a smoke run, got 'gpu'")
+    if large:
+        chosen = [n for n in chosen if known[n].large is not None]
+        if not chosen:
+            raise ValueError(f"size must be 'compact' for the study {name!r}, got 'gpu'")
+        jobs = jobs or 1
+    folder = OutputFolder(Path(out) / "smoke" if smoke else Path(out) / "gpu" if large else out)
     for study in (known[n] for n in chosen):
-        tasks = study.tasks(smoke)
+        tasks = study.large() if large and study.large else study.tasks(smoke)
         console.print(f"{study.name}: {len(tasks)} runs", highlight=False)
         records = run_tasks(tasks, folder.path / study.name / "runs", jobs=jobs)
         if not records:
             raise KeyboardInterrupt
         page = Page(study.name, study.title)
-        page.text(_provenance(study.name, tasks, records, smoke))
+        options = " --smoke" if smoke else " --size gpu" if large else ""
+        page.text(_provenance(study.name + options, tasks, records, smoke))
         study.write(page, records)
         page.frame("scores", scores_frame(records), "the scores of every run.")
         page.write(folder)
@@ -65,7 +80,7 @@ def reproduce(name: str, out: str | Path, *, smoke: bool = False, jobs: int = 0)
             raise KeyboardInterrupt
 
 
-def _provenance(name: str, tasks: Sequence[Task], records: Sequence[Record], smoke: bool) -> str:
+def _provenance(command: str, tasks: Sequence[Task], records: Sequence[Record], smoke: bool) -> str:
     """By which command, when, with what and in which time the numbers were made."""
     made = [record.outcome.made for record in records]
     dates = sorted({m["date"] for m in made})
@@ -74,7 +89,7 @@ def _provenance(name: str, tasks: Sequence[Task], records: Sequence[Record], smo
     }
     hours = sum(m["seconds"] for m in made) / 3600
     lines = [
-        f"Made by `eve-pyro reproduce {name}{' --smoke' if smoke else ''}`, "
+        f"Made by `eve-pyro reproduce {command}`, "
         f"{dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''}: {len(records)} runs, "
         f"{hours:.1f} core hours. {'; '.join(sorted(machines))}."
     ]

@@ -17,9 +17,12 @@ class Study:
         title: of the page.
         tasks: function of whether it is the smoke run, which takes a minute, to the tasks.
         write: function that fills the page from the records.
+        large: function that gives the tasks at published scale, for GPUs; None (default) if the
+            study has one size.
     """
 
     name: str
     title: str
     tasks: Callable[[bool], list[Task]]
     write: Callable[[Page, Sequence[Record]], None]
+    large: Callable[[], list[Task]] | None = None
