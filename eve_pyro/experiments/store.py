@@ -185,7 +185,15 @@ _NUMERIC = (
     "experiments/studies",
 )
 # The arguments of runs are part of what identifies them: the lists of tasks need not count.
-_WORDS = ("/plots/", "/page.py", "/claims.py", "/published.py", "/tasks.py", "/text/")
+_WORDS = (
+    "/plots/",
+    "/page.py",
+    "/claims.py",
+    "/published.py",
+    "/tasks.py",
+    "/attribution/text/",  # not data/text
+    "/language/text/",
+)
 
 
 @cache
