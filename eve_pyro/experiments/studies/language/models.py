@@ -70,8 +70,9 @@ class BlockConfig:
             prediction with draws is MC-dropout, one at the means ordinary dropout. Default 0.
         form: of :class:`~eve_pyro.nn.EVEFeedForward`.
         beta: weight of the KL; one number, or one per layer.
-        sigma_init: sigma at initialisation.
-        sigma_floor: least sigma; 0 (default) for that of an EVE layer.
+        sigma_init: sigma at initialisation, where the floor is not above it.
+        sigma_floor: least sigma, one number or one per layer; 0 (default) for that of an EVE
+            layer.
         free_nats: KL per unit that costs nothing, see :class:`~eve_pyro.nn.FreeBits`. Default 0.
         warm_up: share of the steps over which beta rises from 0. Default 0.
         particles: S of the objective. Default 1.
@@ -82,7 +83,7 @@ class BlockConfig:
         ValueError: for a value out of range.
 
     Example:
-        >>> BlockConfig("eve", beta=(1e-3, 0.0, 1e-3)).layer_betas(2)
+        >>> BlockConfig("eve", beta=(1e-3, 0.0, 1e-3)).per_layer("beta", 2)
         Traceback (most recent call last):
         ...
         ValueError: beta must be one number, or one for each of 2 layers, got 3
@@ -94,7 +95,7 @@ class BlockConfig:
     form: str = "gate"
     beta: float | tuple[float, ...] = 1e-3
     sigma_init: float = 0.3
-    sigma_floor: float = 0.0
+    sigma_floor: float | tuple[float, ...] = 0.0
     free_nats: float = 0.0
     warm_up: float = 0.0
     particles: int = 1
@@ -104,7 +105,9 @@ class BlockConfig:
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("dense", "glu", "eve"))
         check_real("width", self.width, 0.0, exclusive=True)
-        check_real("sigma_floor", self.sigma_floor, 0.0)
+        for name in ("beta", "sigma_floor"):
+            for value in self.per_layer(name, None):
+                check_real(name, value, 0.0)
         check_real("free_nats", self.free_nats, 0.0)
         check_real("warm_up", self.warm_up, 0.0, 1.0)
         check_int("particles", self.particles)
@@ -115,16 +118,17 @@ class BlockConfig:
         """Whether a pass of the model draws anything."""
         return self.kind == "eve" or self.dropout > 0
 
-    def layer_betas(self, num_layers: int) -> tuple[float, ...]:
-        """The weight of every layer's KL."""
-        if not isinstance(self.beta, tuple):
-            return (self.beta,) * num_layers
-        if len(self.beta) != num_layers:
+    def per_layer(self, name: str, num_layers: int | None) -> tuple[float, ...]:
+        """``beta`` or ``sigma_floor`` of every layer; those that are given, without a number."""
+        values: float | tuple[float, ...] = getattr(self, name)
+        if not isinstance(values, tuple):
+            return (values,) * (num_layers or 1)
+        if num_layers is not None and len(values) != num_layers:
             raise ValueError(
-                f"beta must be one number, or one for each of {num_layers} layers, "
-                f"got {len(self.beta)}"
+                f"{name} must be one number, or one for each of {num_layers} layers, "
+                f"got {len(values)}"
             )
-        return self.beta
+        return values
 
     def model(self, shape: Shape, vocab_size: int) -> LanguageModel:
         """The model, its weights drawn from torch's global generator."""
@@ -139,12 +143,13 @@ class BlockConfig:
         )
         if self.kind != "eve":
             return LanguageModel(TransformerLM(config))
-        betas = self.layer_betas(shape.num_layers)
-        lower, upper = LOG_SIGMA_BOUNDS
-        if self.sigma_floor:
-            lower = math.log(self.sigma_floor)
+        betas = self.per_layer("beta", shape.num_layers)
+        floors = self.per_layer("sigma_floor", shape.num_layers)
 
         def block(layer: int) -> nn.Module:
+            lower, upper = LOG_SIGMA_BOUNDS
+            if floors[layer]:
+                lower = math.log(floors[layer])
             return EVEFeedForward(
                 shape.d_model,
                 d_ff,
@@ -152,7 +157,8 @@ class BlockConfig:
                 dropout=self.dropout,
                 mc_dropout=self.dropout > 0,
                 beta=betas[layer],
-                sigma_init=self.sigma_init,
+                # Away from the bound, however little.
+                sigma_init=max(self.sigma_init, 1.01 * floors[layer]),
                 log_sigma_bounds=(lower, upper),
                 penalties=[FreeBits(self.free_nats)] if self.free_nats else (),
             )

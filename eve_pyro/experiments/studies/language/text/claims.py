@@ -12,6 +12,7 @@ from eve_pyro.experiments.studies.language.text.predictors import (
     CHOSEN_EVE,
     CHOSEN_MC,
     at_mean,
+    is_eve,
     select,
 )
 from eve_pyro.experiments.studies.tables.claims import gain
@@ -178,9 +179,8 @@ def _uncertainty(rows: pd.DataFrame, setting: str, published: str, *, claimed: b
     """The claim on the claims' own model, the aim on the EVE model that fulfils most of it."""
     claim = f"mutual information and flips from training alone, {setting}, last epoch"
     frame = select(rows, setting, "last", "raw")
-    eve = frame.model.str.startswith("eve-") & ~frame.model.str.contains(",")
-    models = [EVE] if claimed else list(dict.fromkeys(frame.model[eve]))
-    models = [m for m in models if m in set(frame.model)]
+    present = list(dict.fromkeys(frame.model))
+    models = [m for m in present if m == EVE or (not claimed and is_eve(m) and "," not in m)]
     if not models:
         return Verdict(claim, published, "-", "not tested", "no EVE model is trained")
     by = {m: frame[frame.model == m] for m in models}

@@ -15,9 +15,9 @@ def learning_curves(course: pd.DataFrame, settings: Sequence[str], models: Seque
         for i, model in enumerate(m for m in models if m in set(own.model)):
             columns = ["train_ce", "valid_ce"]
             mean = own[own.model == model].groupby("epoch")[columns].mean()
-            top.plot(mean.index, mean.train_ce, "--", color=f"C{i}", lw=1)
-            top.plot(mean.index, mean.valid_ce, color=f"C{i}", label=model)
-            bottom.plot(mean.index, mean.valid_ce - mean.train_ce, color=f"C{i}", label=model)
+            top.plot(mean.index, mean.train_ce, ".--", color=f"C{i}", lw=1, ms=3)
+            top.plot(mean.index, mean.valid_ce, ".-", color=f"C{i}", ms=4, label=model)
+            bottom.plot(mean.index, mean.valid_ce - mean.train_ce, ".-", color=f"C{i}", ms=4)
         top.set_title(f"{setting}: validation, and training (dashed)", fontsize=9)
         top.set_ylabel("cross-entropy, nats per token")
         bottom.set_ylabel("gap, nats per token")

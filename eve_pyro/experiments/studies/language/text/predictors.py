@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from eve_pyro.experiments.studies.language.tasks import COMBINED
+
 EPOCHS = ("last", "best")
 KINDS = ("raw", "scaled")
 SCORES = (
@@ -29,6 +31,16 @@ SCORES = (
 CHOSEN_DROPOUT, CHOSEN_MC, CHOSEN_EVE = "dropout, tuned", "MC-dropout, tuned", "EVE, chosen"
 
 
+def is_eve(model: str) -> bool:
+    """Whether a model's noise is that of EVE alone.
+
+    Example:
+        >>> is_eve("eve-gate"), is_eve("eve-dropout"), is_eve("plain")
+        (True, False, False)
+    """
+    return model.startswith("eve-") and not model.startswith(COMBINED)
+
+
 def at_mean(model: str) -> str:
     """Name of the predictor at the posterior means.
 
@@ -48,9 +60,10 @@ def predictors(scores: pd.DataFrame) -> pd.DataFrame:
     """A row per setting, predictor, seed, epoch and kind, with the scores of that predictor.
 
     Predictors are: deterministic models; EVE with S draws, by the model's name, with one draw
-    and at the posterior means; ``"EVE, chosen"``, of one run's EVE models the one of the least
-    validation cross-entropy; and likewise dropout (off in prediction) and MC-dropout (S draws),
-    the rate chosen by the validation cross-entropy of that way to predict, in that epoch.
+    and at the posterior means; ``"EVE, chosen"``, of a seed's EVE models (without dropout) the
+    one of the least validation cross-entropy; and likewise dropout (off in prediction) and
+    MC-dropout (S draws), the rate chosen by the validation cross-entropy of that way to predict,
+    in that epoch.
 
     Arguments:
         scores: of :func:`~eve_pyro.experiments.engine.scores_frame`; runs that failed have none.
@@ -65,7 +78,7 @@ def predictors(scores: pd.DataFrame) -> pd.DataFrame:
     families = {
         CHOSEN_DROPOUT: frame[frame.model.str.startswith("dropout-") & (frame["mode"] == "mean")],
         CHOSEN_MC: frame[frame.model.str.startswith("dropout-") & (frame["mode"] == "draws")],
-        CHOSEN_EVE: frame[frame.model.str.startswith("eve-") & (frame["mode"] == "draws")],
+        CHOSEN_EVE: frame[frame.model.map(is_eve) & (frame["mode"] == "draws")],
     }
     plain = frame[~frame.model.str.startswith("dropout-")]
     parts = [plain, *(_chosen(part, name) for name, part in families.items() if len(part))]
