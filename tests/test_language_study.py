@@ -11,7 +11,7 @@ import torch
 from text_data import SHARED, needs
 
 from eve_pyro.cli import main
-from eve_pyro.data import DataError
+from eve_pyro.data import DataError, DataNotFoundError
 from eve_pyro.data.text import TokenWindows, train_tokenizer
 from eve_pyro.experiments.engine import Record, run_tasks
 from eve_pyro.experiments.page import STATUSES, Page
@@ -203,6 +203,10 @@ def test_bad_use_is_one_clear_error(text, tmp_path, monkeypatch, capsys):
         Ranks(0, 3, torch.device("cpu")).share(torch.zeros(4))
     with pytest.raises(ValueError, match="size must be 'compact' for the study 'boston'"):
         reproduce("boston", tmp_path, size="gpu")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="size must be 'gpu' under torchrun, got 'compact'"):
+        reproduce("mobydick", tmp_path)
+    monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.delenv("EVE_PYRO_DATA", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SystemExit) as stopped:
@@ -264,6 +268,25 @@ def test_the_command_finds_finished_runs(records, tmp_path, monkeypatch):
     assert "its numbers mean nothing" in text
     for linked in re.findall(r"\]\(([^)]+)\)", text):
         assert (tmp_path / "smoke" / linked).stat().st_size > 0
+
+
+def test_a_text_that_is_missing_does_not_keep_all_others_from_being_run(
+    records, tmp_path, monkeypatch
+):
+    found = {record.task.label: record for record in records}
+
+    def some(task_list, folder, jobs):
+        if task_list[0].study == "pg19":
+            raise DataNotFoundError("pg19 is not here")
+        return [found[task.label] for task in task_list]
+
+    module = import_module("eve_pyro.experiments.reproduce")
+    two = {name: studies()[name] for name in ("pg19", "mobydick")}
+    monkeypatch.setattr(module, "studies", lambda: two)
+    monkeypatch.setattr(module, "run_tasks", some)
+    with pytest.raises(DataNotFoundError, match="pg19 is not here"):
+        reproduce("all", tmp_path, smoke=True)
+    assert [path.name for path in (tmp_path / "smoke").glob("*.md")] == ["mobydick.md"]
 
 
 def test_a_page_can_be_made_of_any_part_of_the_runs(records):

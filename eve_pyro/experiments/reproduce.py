@@ -1,11 +1,13 @@
 """The command ``reproduce``: run a study, or find its finished runs, and write its page."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from eve_pyro._checks import check_choice
+from eve_pyro.data import DataNotFoundError
 from eve_pyro.experiments.engine import Record, run_tasks, scores_frame
 from eve_pyro.experiments.output import OutputFolder
 from eve_pyro.experiments.page import Page
@@ -48,25 +50,35 @@ def reproduce(
 
     Raises:
         ValueError: for an unknown study or size, or a study that has no other size.
-        OSError: if the folder cannot be written to, or a table is not here and cannot be had.
+        OSError: if the folder cannot be written to, or a table or text is not here and cannot be
+            had; of all studies, after the others were run.
         KeyboardInterrupt: after Ctrl-C, when a page of what is finished has been written.
     """
     console = Console()
     known = studies()
     chosen = list(known) if name == "all" else [check_choice("study", name, [*known, "all"])]
     large = check_choice("size", size, ("compact", "gpu")) == "gpu"
+    together = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if together and not large:
+        raise ValueError(f"size must be 'gpu' under torchrun, got {size!r}")
     if large and smoke:
         raise ValueError("size must be 'compact' for a smoke run, got 'gpu'")
     if large:
         chosen = [n for n in chosen if known[n].large is not None]
         if not chosen:
             raise ValueError(f"size must be 'compact' for the study {name!r}, got 'gpu'")
-        jobs = jobs or 1
+        jobs = 1 if together else jobs or 1
+    missing: DataNotFoundError | None = None
     folder = OutputFolder(Path(out) / "smoke" if smoke else Path(out) / "gpu" if large else out)
     for study in (known[n] for n in chosen):
         tasks = study.large() if large and study.large else study.tasks(smoke)
         console.print(f"{study.name}: {len(tasks)} runs", highlight=False)
-        records = run_tasks(tasks, folder.path / study.name / "runs", jobs=jobs)
+        try:
+            records = run_tasks(tasks, folder.path / study.name / "runs", jobs=jobs)
+        except DataNotFoundError as error:  # of all studies the others can be run
+            missing = missing or error
+            console.print(f"{study.name}: not run: {error}", highlight=False)
+            continue
         if not records:
             raise KeyboardInterrupt
         page = Page(study.name, study.title)
@@ -78,6 +90,8 @@ def reproduce(
         console.print(f"written: {folder.path / study.name}.md", highlight=False)
         if len(records) < len(tasks):
             raise KeyboardInterrupt
+    if missing is not None:
+        raise missing
 
 
 def _provenance(command: str, tasks: Sequence[Task], records: Sequence[Record], smoke: bool) -> str:

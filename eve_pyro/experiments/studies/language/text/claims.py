@@ -99,12 +99,15 @@ def aims(
     for rival, words in rivals.items():
         claim = f"cross-entropy, {setting}, last epoch: EVE against {words}"
         found.append(_compared(rows, claim, aim, setting, "last", "ce", baseline=rival))
-    claim = f"the same, the EVE model chosen on validation text: against {rivals[CHOSEN_MC]}"
-    found.append(
-        _compared(
-            rows, claim, aim, setting, "last", "ce", baseline=CHOSEN_MC, model=CHOSEN_EVE
-        )
-    )  # fmt: skip
+    for rival, words in ((BASELINE, "the plain Transformer"), (CHOSEN_MC, rivals[CHOSEN_MC])):
+        for kind, how in (("raw", ""), ("scaled", ", both scaled")):
+            claim = f"the same{how}, the EVE model chosen on validation text: against {words}"
+            found.append(
+                _compared(
+                    rows, claim, aim, setting, "last", "ce",
+                    kind=kind, baseline=rival, model=CHOSEN_EVE,
+                )
+            )  # fmt: skip
     target = f"MI >= {LEAST_INFORMATION:g}, flips >= {LEAST_FLIPS:g}, CE not worse (aim)"
     found.append(_uncertainty(rows, setting, target, claimed=False))
     found.append(_balance(layers))
