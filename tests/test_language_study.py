@@ -244,6 +244,7 @@ def test_smoke_run_writes_a_whole_page(records, tmp_path):
     assert "## Verdicts" in text
     assert not re.search(r"\bnan\b", text)
     assert "1.5 passes per token" in text
+    assert "135 chapters" in text  # what the text is
     for words in ("Over-fitting", "wrong?", "layers of EVE", "goes wrong", "What it costs"):
         assert words in text
     for record in records:

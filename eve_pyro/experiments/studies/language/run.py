@@ -72,7 +72,8 @@ def run_language(
     of validation less that of training text), ``best_epoch``, ``epochs``, ``parameters``,
     ``passes`` (how often a training token was a target), ``train_tokens``, ``steps``, ``seconds``.
 
-    Tables: ``course``, ``layers`` (EVE layers, last and best epoch) and ``shift``.
+    Tables: ``course``, ``text`` (what it is), ``layers`` (EVE layers, last and best epoch) and
+    ``shift``.
 
     A run that was killed goes on from its last checkpoint, in the user's cache folder.
 
@@ -120,7 +121,8 @@ def _score(training: Training, text: Text, scoring: Scoring, here: Ranks) -> Out
         "seconds": float(course["seconds"].sum()),
         "vocab_size": text.tokenizer.vocab_size,
     }
-    tables: dict[str, pd.DataFrame] = {"course": course}
+    about = pd.DataFrame({"description": [text.description]})
+    tables: dict[str, pd.DataFrame] = {"course": course, "text": about}
     layers: list[pd.DataFrame] = []
     for name, epoch in epochs.items():
         row = course.iloc[epoch - 1]

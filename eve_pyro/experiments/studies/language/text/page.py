@@ -80,6 +80,9 @@ def write(study: str, page: Page, records: Sequence[Record]) -> None:
     shift = tables_frame(records, "shift")
     cost = tables_frame(records, "cost")
     settings = [s for s in (MANY, FEW, LARGE, DEEP) if s in set(rows.setting)]
+    about = tables_frame(records, "text")
+    if len(about):
+        page.text(str(about["description"].iloc[0]))
     page.text(_method(records, scores))
     page.heading("Verdicts")
     page.text(
@@ -232,7 +235,9 @@ def _tables(page: Page, kinds: dict[str, pd.DataFrame], epoch: str) -> None:
         return
     which = "Last epoch" if epoch == "last" else "Best epoch, by validation cross-entropy"
     page.text(f"**{which}**, test text, raw; mean ± sd over seeds.")
-    columns = {**MAIN, "train CE": ("train", 3), "gap": ("gap", 3)}
+    columns = {**MAIN, "train CE": ("train", 3), "gap": ("gap", 3), "parameters": ("parameters", 0)}
+    if epoch == "best":
+        columns["epoch"] = ("best_epoch", 1)
     _scores(page, raw, columns)
     page.text(f"{which}, divided by the temperature of the validation text:")
     _scores(page, scaled, SCALED)
@@ -268,7 +273,8 @@ def _scores(page: Page, frame: pd.DataFrame, columns: dict[str, tuple[str, int]]
         for score, digits in columns.values():
             values = own[score].astype(float)
             text, sd = number(values.mean(), digits), number(values.std(), digits)
-            cells.append(text if "-" in (text, sd) else f"{text} ± {sd}")
+            plain = score == "parameters" or "-" in (text, sd)
+            cells.append(text if plain else f"{text} ± {sd}")
         lines.append(cells)
     page.table(["model", "seeds", *columns], lines)
 

@@ -71,7 +71,7 @@ def predictors(scores: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns ``setting``, ``model``, ``seed``, ``epoch``, ``kind``, ``run`` (the trained model),
         ``valid`` (validation cross-entropy, raw), ``train``, ``gap``, ``error`` (1 - accuracy),
-        and the scores.
+        ``temperature``, ``parameters``, ``best_epoch``, and the scores.
     """
     rows = [row for record in scores.to_dict("records") for row in _rows(record)]
     frame = pd.DataFrame(rows, columns=_columns()) if rows else pd.DataFrame(columns=_columns())
@@ -87,7 +87,7 @@ def predictors(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _columns() -> list[str]:
     names = ["setting", "model", "seed", "epoch", "kind", "mode", "run", "valid", "train", "gap"]
-    return [*names, "temperature", "error", *SCORES]
+    return [*names, "temperature", "parameters", "best_epoch", "error", *SCORES]
 
 
 def _rows(record: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
@@ -113,6 +113,8 @@ def _rows(record: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
                     "train": record[f"{epoch}_train"],
                     "gap": record[f"{epoch}_gap"],
                     "temperature": record.get(f"{epoch}_{mode}_temperature"),
+                    "parameters": record.get("parameters"),
+                    "best_epoch": record.get("best_epoch"),
                     "error": 1 - record[f"{stem}_accuracy"],
                     **found,
                 }
