@@ -255,8 +255,11 @@ def _balance(layers: pd.DataFrame) -> Verdict:
     means, leasts = by.mean(), by.min()
     half = 0.5 / table.shape[1]
     best = str(leasts.idxmax())
-    measured = "least share, mean over seeds: " + ", ".join(
-        f"{m} {number(float(share))}" for m, share in means.items()
+    # An even share of next to nothing would say little.
+    own = layers[(layers.setting == DEEP) & (layers.epoch == "last")]
+    sums = own.groupby(["model", "seed"])["mutual_information"].sum().groupby("model").mean()
+    measured = "least share, and MI of all blocks one by one: " + ", ".join(
+        f"{m} {number(float(share))} of {number(float(sums[str(m)]))}" for m, share in means.items()
     )
     good, near = float(leasts.max()) >= half, float(means.max()) >= half
     why = f"{best} {'on every seed' if good else 'not on every seed'}"
