@@ -57,8 +57,8 @@ DEEP_MODELS: dict[str, BlockConfig] = {
     "plain": CONTROLS["plain"],
     "eve-gate": EVE["eve-gate"],
     "eve-floor": _FLOOR,
-    # The first layer, which gives most, is allowed less noise than the others.
-    BALANCED: replace(_FLOOR, sigma_floor=(0.5, 1.0, 1.0, 1.0)),
+    # The first layer, which otherwise gives most, pays more for what it says above its noise.
+    BALANCED: replace(_FLOOR, beta=(2e-3, 1e-4, 1e-4, 1e-4), sigma_floor=(1.0, 0.4, 0.4, 0.4)),
 }
 
 
