@@ -110,6 +110,7 @@ def reproduce(
             "boston",
             "concrete",
             "energy",
+            "uci",
             "mobydick",
             "wikitext2",
             "writingprompts",

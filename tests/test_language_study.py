@@ -272,7 +272,7 @@ def test_the_command_finds_finished_runs(records, tmp_path, monkeypatch):
 
 
 def test_a_text_that_is_missing_does_not_keep_all_others_from_being_run(
-    records, tmp_path, monkeypatch
+    records, tmp_path, monkeypatch, capsys
 ):
     found = {record.task.label: record for record in records}
 
@@ -285,8 +285,10 @@ def test_a_text_that_is_missing_does_not_keep_all_others_from_being_run(
     two = {name: studies()[name] for name in ("pg19", "mobydick")}
     monkeypatch.setattr(module, "studies", lambda: two)
     monkeypatch.setattr(module, "run_tasks", some)
+    reproduce("all", tmp_path, smoke=True)
+    assert "not run, for want of data: pg19" in capsys.readouterr().out
     with pytest.raises(DataNotFoundError, match="pg19 is not here"):
-        reproduce("all", tmp_path, smoke=True)
+        reproduce("pg19", tmp_path, smoke=True)
     assert [path.name for path in (tmp_path / "smoke").glob("*.md")] == ["mobydick.md"]
 
 

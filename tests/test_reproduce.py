@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from eve_pyro.cli import main
-from eve_pyro.data import DataNotFoundError, load_energy
+from eve_pyro.data import DataNotFoundError, load_table
 from eve_pyro.experiments.engine import Record
 from eve_pyro.experiments.page import Page, Verdict
 from eve_pyro.experiments.reproduce import reproduce, studies
@@ -20,14 +20,14 @@ from eve_pyro.experiments.studies.tables.claims import (
 
 
 def needs(study):
-    if study == "energy":
-        try:
-            load_energy()
-        except DataNotFoundError:
-            pytest.skip("the energy table is neither in the data home nor to be downloaded")
+    table = {"energy": "energy", "uci": "yacht"}.get(study, "concrete")
+    try:
+        load_table(table)
+    except DataNotFoundError:
+        pytest.skip(f"the table {table} is neither in the data home nor to be downloaded")
 
 
-@pytest.mark.parametrize("study", ["attribution", "boston", "concrete", "energy"])
+@pytest.mark.parametrize("study", ["attribution", "boston", "concrete", "energy", "uci"])
 def test_smoke_run_writes_a_whole_page(study, tmp_path, capsys):
     needs(study)
     main(["reproduce", study, "--smoke", "--out", str(tmp_path), "--jobs", "1"])
@@ -48,14 +48,14 @@ def test_smoke_run_writes_a_whole_page(study, tmp_path, capsys):
     assert (tmp_path / "smoke" / f"{study}.md").read_text() == text
 
 
-@pytest.mark.parametrize("study", ["attribution", "boston", "concrete", "energy"])
+@pytest.mark.parametrize("study", ["attribution", "boston", "concrete", "energy", "uci"])
 def test_full_tasks_are_distinct_and_pair_their_seeds(study):
     tasks = studies()[study].tasks(False)
     assert len({task.label for task in tasks}) == len(tasks)
     assert min(task.seed for task in tasks) >= 100  # not the seeds of development
 
 
-@pytest.mark.parametrize("study", ["boston", "concrete"])
+@pytest.mark.parametrize("study", ["boston", "concrete", "uci"])
 def test_a_page_can_be_made_of_any_part_of_the_runs(study):
     scores = ("mc_nll", "crps", "mse", "mae", "coverage")
     found = studies()[study]

@@ -20,13 +20,13 @@ def studies() -> dict[str, Study]:
 
     Example:
         >>> sorted(studies())
-        ['attribution', 'boston', 'concrete', 'energy', 'mobydick', 'pg19', 'wikitext2',
+        ['attribution', 'boston', 'concrete', 'energy', 'mobydick', 'pg19', 'uci', 'wikitext2',
          'writingprompts']
     """
     from eve_pyro.experiments.studies import attribution, energy, language, tables
 
     found = [attribution.STUDY, tables.CONCRETE, tables.BOSTON, energy.STUDY]
-    found += language.STUDIES.values()
+    found += [tables.JUDGED, *language.STUDIES.values()]
     return {study.name: study for study in found}
 
 
@@ -50,8 +50,8 @@ def reproduce(
 
     Raises:
         ValueError: for an unknown study or size, or a study that has no other size.
-        OSError: if the folder cannot be written to, or a table or text is not here and cannot be
-            had; of all studies, after the others were run.
+        OSError: if the folder cannot be written to, or a study's table or text is not here and
+            cannot be had; of all studies, those are named in the end instead.
         KeyboardInterrupt: after Ctrl-C, when a page of what is finished has been written.
     """
     console = Console()
@@ -68,16 +68,18 @@ def reproduce(
         if not chosen:
             raise ValueError(f"size must be 'compact' for the study {name!r}, got 'gpu'")
         jobs = 1 if together else jobs or 1
-    missing: DataNotFoundError | None = None
+    missing: list[str] = []
     folder = OutputFolder(Path(out) / "smoke" if smoke else Path(out) / "gpu" if large else out)
     for study in (known[n] for n in chosen):
         tasks = study.large() if large and study.large else study.tasks(smoke)
         console.print(f"{study.name}: {len(tasks)} runs", highlight=False)
         try:
             records = run_tasks(tasks, folder.path / study.name / "runs", jobs=jobs)
-        except DataNotFoundError as error:  # of all studies the others can be run
-            missing = missing or error
+        except DataNotFoundError as error:
+            if name != "all":
+                raise
             console.print(f"{study.name}: not run: {error}", highlight=False)
+            missing.append(study.name)
             continue
         if not records:
             raise KeyboardInterrupt
@@ -90,8 +92,8 @@ def reproduce(
         console.print(f"written: {folder.path / study.name}.md", highlight=False)
         if len(records) < len(tasks):
             raise KeyboardInterrupt
-    if missing is not None:
-        raise missing
+    if missing:
+        console.print(f"not run, for want of data: {', '.join(missing)}", highlight=False)
 
 
 def _provenance(command: str, tasks: Sequence[Task], records: Sequence[Record], smoke: bool) -> str:

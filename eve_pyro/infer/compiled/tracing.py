@@ -7,26 +7,35 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from eve_pyro._checks import check_choice
+
 Graph = Callable[..., list[Tensor]]
 BACKENDS = ("inductor", "eager")
 
 
-def best_backend() -> str:
-    """``"inductor"`` where there is a C++ compiler for it, else ``"eager"``.
+def best_backend(wanted: Literal["inductor", "eager"] = "inductor") -> Literal["inductor", "eager"]:
+    """The wanted backend, or ``"eager"`` where Inductor has no C++ compiler.
+
+    Arguments:
+        wanted: ``"inductor"`` (default) or ``"eager"``.
+
+    Raises:
+        ValueError: for another one.
 
     Example:
-        >>> best_backend() in ("inductor", "eager")
-        True
+        >>> best_backend() in ("inductor", "eager"), best_backend("eager")
+        (True, 'eager')
     """
+    check_choice("wanted", wanted, BACKENDS)
     compilers = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    return "inductor" if any(name and shutil.which(name) for name in compilers) else "eager"
+    return wanted if any(name and shutil.which(name) for name in compilers) else "eager"
 
 
 _READS = (Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__)

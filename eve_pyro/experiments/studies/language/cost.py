@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyro
@@ -13,8 +13,14 @@ from eve_pyro.bench.harness import Step, Timer
 from eve_pyro.experiments.store import Outcome
 from eve_pyro.experiments.studies.language.models import BlockConfig, Shape
 from eve_pyro.experiments.studies.language.ranks import ranks
-from eve_pyro.experiments.studies.language.training import backend_here, keep_freed_memory
-from eve_pyro.infer import CompiledELBO, EVEGuide, PosteriorDraw, PosteriorMean
+from eve_pyro.experiments.studies.language.training import keep_freed_memory
+from eve_pyro.infer import (
+    CompiledELBO,
+    EVEGuide,
+    PosteriorDraw,
+    PosteriorMean,
+    best_backend,
+)
 from eve_pyro.nn import LanguageModel, weight_decay_groups
 
 
@@ -28,7 +34,7 @@ def measure_cost(
     num_samples: int,
     turn: float,
     rounds: int,
-    backend: str = "inductor",
+    backend: Literal["inductor", "eager"] = "inductor",
 ) -> Outcome:
     """Time training steps and predictions on one batch of random tokens.
 
@@ -80,7 +86,7 @@ def measure_cost(
                         _prediction, build, name, tokens, count
                     )
             steps = partial(_training, build, models, tokens)
-            how = backend_here(backend)
+            how = best_backend(backend)
             kinds: dict[str, dict[str, Callable[[], Step]]] = {
                 "step": {name: partial(steps, name, None) for name in models},
                 "compiled": {name: partial(steps, name, how) for name in compiled},
@@ -108,7 +114,7 @@ def _training(
     models: dict[str, BlockConfig],
     tokens: torch.Tensor,
     name: str,
-    backend: str | None,
+    backend: Literal["inductor", "eager"] | None,
 ) -> Step:
     model, elbo = build(name), models[name].elbo()
     objective: Any = elbo if backend is None else CompiledELBO(elbo, backend=backend)

@@ -4,13 +4,12 @@ import ctypes
 import dataclasses
 import math
 import os
-import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyro
@@ -24,7 +23,7 @@ from eve_pyro.experiments.studies.language.corpora import Text
 from eve_pyro.experiments.studies.language.evaluation import Windows, _Run
 from eve_pyro.experiments.studies.language.models import BlockConfig
 from eve_pyro.experiments.studies.language.ranks import Ranks
-from eve_pyro.infer import CompiledELBO, EVEGuide
+from eve_pyro.infer import CompiledELBO, EVEGuide, best_backend
 from eve_pyro.infer import checkpoint as files
 from eve_pyro.infer.guide import local_parameters
 from eve_pyro.infer.probe import first_non_finite
@@ -69,7 +68,7 @@ class Plan:
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     num_samples: int = 4
-    backend: str | None = None
+    backend: Literal["inductor", "eager"] | None = None
     checkpoint_every: int = 200
     progress: bool = False
 
@@ -143,7 +142,7 @@ class Training:
         self.steps = plan.epochs * self.epoch_steps
         elbo = block.elbo()
         if plan.backend is not None:
-            elbo = CompiledELBO(elbo, backend=backend_here(plan.backend))
+            elbo = CompiledELBO(elbo, backend=best_backend(plan.backend))
         self.loss = elbo(model, EVEGuide(model))
         self.parameters = named_parameters(model)
         self.tensors = named_state(model)
@@ -319,17 +318,6 @@ class Training:
     def restore(self, state: State) -> None:
         """Give the model the parameters of a state, such as that of the best epoch."""
         copy_state(state, self.tensors)
-
-
-def backend_here(backend: str) -> str:
-    """The backend, or the traced graph where there is no C++ compiler for Inductor.
-
-    Example:
-        >>> backend_here("eager")
-        'eager'
-    """
-    compiler = any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))
-    return backend if compiler else "eager"
 
 
 def keep_freed_memory() -> None:

@@ -56,17 +56,55 @@ def tasks(table: str, smoke: bool, *, convergence: bool = False) -> list[Task]:
     return found
 
 
+# Tables on which nothing was chosen.
+JUDGED = ("energy", "yacht", "airfoil", "wine")
+LARGE = ("bike", "protein")
+JUDGED_MODELS = (*CONTENDERS, "dropout-ensemble", "hetero-mlp", "mixture-mlp")
+LARGE_ROWS = 12_000
+
+
+def judged_tasks(smoke: bool) -> list[Task]:
+    """The runs that judge, once, on tables that no configuration was chosen on.
+
+    Arguments:
+        smoke: one seed and two epochs of the smallest table instead.
+    """
+    if smoke:
+        return _runs("uci", "yacht", JUDGED_MODELS, 2, SMOKE_PROTOCOL, table="yacht")
+    protocol = replace(PROTOCOL, backend=best_backend())
+    short = replace(protocol, training=replace(protocol.training, epochs=60))
+    found = []
+    for table in JUDGED:
+        found += _runs("uci", table, JUDGED_MODELS, 10, protocol, table=table)
+    for table in LARGE:
+        found += _runs("uci", table, JUDGED_MODELS, 3, short, table=table, rows=LARGE_ROWS)
+    return found
+
+
 def _runs(
-    table: str, setting: str, models: Sequence[str], seeds: int, protocol: Protocol
+    study: str,
+    setting: str,
+    models: Sequence[str],
+    seeds: int,
+    protocol: Protocol,
+    *,
+    table: str | None = None,
+    rows: int | None = None,
 ) -> list[Task]:
+    extra = {} if rows is None else {"rows": rows}
     return [
         Task(
-            table,
+            study,
             setting,
             model,
             seed,
             run_table,
-            {"table": table, "candidates": CANDIDATES[model], "protocol": protocol},
+            {
+                "table": table or study,
+                "candidates": CANDIDATES[model],
+                "protocol": protocol,
+                **extra,
+            },
         )
         for seed in range(FIRST_SEED, FIRST_SEED + seeds)
         for model in models
