@@ -13,8 +13,8 @@ CLAIM_SEEDS = 10
 EVE = "eve"
 FORMS = {
     "eve": "EVE",
-    "eve-multiplicative": "EVE, multiplicative noise",
-    "eve-ensemble": "5 of those",
+    "eve-multiplicative": "multiplicative EVE",
+    "eve-ensemble": "5 multiplicative EVE networks",
 }
 
 

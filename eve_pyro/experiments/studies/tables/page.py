@@ -231,7 +231,10 @@ def _layers(page: Page, layers: pd.DataFrame) -> None:
         [str(model), str(layer), *(number(float(group[c].mean())) for c in columns.values())]
         for (model, layer), group in layers.groupby(["model", "layer"], sort=False)
     ]
-    page.text("On test rows, mean over seeds.")
+    page.text(
+        "On test rows, mean over seeds. Multiplicative noise is the same for all inputs: its KL is "
+        "that of its fixed size, it is not priced, and no unit counts as active."
+    )
     page.table(["model", "layer", *columns], rows)
 
 
