@@ -143,7 +143,7 @@ def entry(summary: pd.DataFrame, model: str, score: str) -> pd.Series:
 
     Example:
         >>> frame = pd.DataFrame({"model": ["a", "a"], "seed": [0, 1], "nll": [1.0, 2.0]})
-        >>> entry(summarise(frame, "a"), "a", "nll")["mean"]
+        >>> float(entry(summarise(frame, "a"), "a", "nll")["mean"])
         1.5
     """
     return cast(pd.Series, summary.loc[(model, score), :])
