@@ -114,8 +114,25 @@ def test_gain_says_why_a_claim_fails():
     row = pd.Series(
         {"difference": -0.1, "relative": -0.2, "low": -0.3, "high": 0.1, "wins": 8, "pairs": 10}
     )
-    assert gain(row, -0.1, 0.7) == ("partly", "the interval holds 0, as large as claimed")
-    assert gain(row, -0.3, 0.7)[0] == "not reproduced"
+    assert gain(row, -0.1, 0.7) == ("not reproduced", "the interval holds 0, as large as claimed")
+    clear = row.replace({0.1: -0.05})
+    assert gain(clear, -0.1, 0.7)[0] == "reproduced"
+    assert gain(clear, -0.3, 0.7) == ("partly", "clear of 0, smaller than claimed")
+    few = gain(clear, -0.1, 0.7, seeds=20)
+    assert few == ("partly", "clear of 0, as large as claimed; 10 of 20 pairs of runs are there")
+
+
+def test_a_relative_size_of_an_nll_is_never_more_than_partly_reproduced():
+    scores = frame([-0.2 - 0.001 * i for i in range(10)])
+    scores["calibrated_mc_nll_unit"] = scores["calibrated_mc_nll"] + 3.0
+    nll = concrete_verdicts(scores)[0]
+    assert nll.status == "partly"
+    assert "in the target's unit" in nll.measured
+    # A correction for shared rows that changes what the interval says is told.
+    wide = concrete_verdicts(
+        frame([-0.04, -0.3, -0.05, -0.06, -0.25, -0.05, -0.04, -0.2, -0.1, -0.1])
+    )
+    assert "corrected for rows that splits share" in wide[1].why
 
 
 def test_bad_use_is_one_clear_error(tmp_path, capsys):
