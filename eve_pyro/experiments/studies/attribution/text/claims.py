@@ -246,7 +246,11 @@ def costs(cost: pd.DataFrame) -> list[Verdict]:
             status, why = "partly", "at most as dear as published where compiled"
         else:
             why += "" if math.isnan(compiled) else ", eager and compiled"
-        measured = f"{eager:.2f} eager, {number(compiled, 2)} compiled"
+        many = ratio(cost, "step", "eve, S = 32", rival)
+        measured = (
+            f"{eager:.2f} eager, {number(compiled, 2)} compiled; with S = 32, the EVE of the "
+            f"claims on scores, {number(many, 2)} eager"
+        )
         found.append(Verdict(claim, aim, measured, status, why))
     return found
 

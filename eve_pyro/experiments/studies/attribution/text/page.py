@@ -68,8 +68,10 @@ def write(page: Page, records: Sequence[Record]) -> None:
         "*Reproduced*, *partly* and *not reproduced* follow from the runs by fixed rules. A "
         "score must be lower on every seed, and its interval clear of 0, to be better; lower and "
         "clear of 0 but not on every seed is partly. A bound must hold for the mean over seeds; "
-        "for half of the seeds is partly. *Up to* asks for the best seed. Of several scores, one "
-        "that fails makes it partly."
+        "for half of the seeds is partly. The bound on MSE must hold for the mean difference; an "
+        "interval that reaches below it is partly. *Up to* asks for the best seed; within 0.05 is "
+        "partly. A cost of at most 1.1 times the published one is reproduced. Of several scores, "
+        "one that fails makes it partly."
     )
     page.verdicts(verdicts(scores, cost))
     gaussian = scores[scores.setting == CURVE_SETTING]
