@@ -34,7 +34,7 @@ def fetch(source: Source, data_home: str | os.PathLike[str] | None = None) -> ND
     """
     if source.bundled:
         return read_verified(source, Path(__file__).with_name("tables") / source.file)
-    home = _data_home(data_home)
+    home = chosen_data_home(data_home)
     folders = [home, home / "uci"] if home else []
     if source.url:
         folders.append(cache_folder())
@@ -103,7 +103,7 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("eve_pyro"))
 
 
-def _data_home(data_home: str | os.PathLike[str] | None) -> Path | None:
+def chosen_data_home(data_home: str | os.PathLike[str] | None) -> Path | None:
     name = "data_home" if data_home is not None else DATA_HOME
     given = data_home if data_home is not None else os.environ.get(DATA_HOME)
     if not given:

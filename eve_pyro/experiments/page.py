@@ -160,3 +160,14 @@ def change(row: pd.Series, digits: int = 3, *, relative: bool = False) -> str:
         low, high = high, low
     interval = "" if math.isnan(low) else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
     return f"{mean:+.{digits}f}{unit}{interval} {row['wins']:.0f}/{row['pairs']:.0f}"
+
+
+def mean_sd(mean: float, sd: float, digits: int = 3) -> str:
+    """A mean with its standard deviation for a table; the mean alone where there is none.
+
+    Example:
+        >>> mean_sd(0.5, 0.1, 2), mean_sd(0.5, math.nan, 2)
+        ('0.50 ± 0.10', '0.50')
+    """
+    text, spread = number(mean, digits), number(sd, digits)
+    return text if "-" in (text, spread) else f"{text} ± {spread}"

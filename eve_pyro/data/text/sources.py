@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from eve_pyro.data.fetch import DATA_HOME, _data_home
+from eve_pyro.data.fetch import DATA_HOME, chosen_data_home
 from eve_pyro.data.table import DataNotFoundError
 from eve_pyro.data.text.corpus import PARTS, Corpus, Documents
 
@@ -58,7 +58,7 @@ def find_folder(source: TextSource, data_home: str | os.PathLike[str] | None) ->
     ...     find_folder(WIKITEXT2, home).name
     'wikitext-2'
     """
-    home = _data_home(data_home)
+    home = chosen_data_home(data_home)
     return home / source.folder if home and (home / source.folder).is_dir() else None
 
 
@@ -78,7 +78,7 @@ def from_hub(
         DataNotFoundError: if ``datasets`` is not installed, or the hub cannot be reached; the
             message says what to do, with the folder or with the hub.
     """
-    home = _data_home(data_home)
+    home = chosen_data_home(data_home)
     place = str(home / source.folder) if home else f"any data home ({DATA_HOME} is not set)"
     where = f"{source.hub} on the Hugging Face hub"
     try:

@@ -1,5 +1,6 @@
 """The page of the study."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from eve_pyro.experiments.engine import Record, scores_frame, tables_frame
-from eve_pyro.experiments.page import Page, change, number
+from eve_pyro.experiments.page import Page, change, mean_sd, number
 from eve_pyro.experiments.statistics import entry, summarise
 from eve_pyro.experiments.studies.energy.claims import (
     BASELINE,
@@ -184,8 +185,8 @@ def _scores(page: Page, frame: pd.DataFrame, columns: dict[str, tuple[str, int]]
         cells = [model, str(own.seed.nunique())]
         for score, digits in columns.values():
             values = own[score] if score in own else pd.Series(dtype=float)
-            text, sd = number(values.mean(), digits), number(values.std(), digits)
-            cells.append(text if score == "parameters" or "-" in (text, sd) else f"{text} ± {sd}")
+            sd = math.nan if score == "parameters" else values.std()
+            cells.append(mean_sd(values.mean(), sd, digits))
         rows.append(cells)
     page.table(["model", "seeds", *columns], rows)
 

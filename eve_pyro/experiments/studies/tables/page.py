@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from eve_pyro.experiments.engine import Record, scores_frame, tables_frame
-from eve_pyro.experiments.page import Page, change, number
+from eve_pyro.experiments.page import Page, change, mean_sd, number
 from eve_pyro.experiments.statistics import entry, summarise
 from eve_pyro.experiments.studies.tables.claims import boston_verdicts, concrete_verdicts, prize
 from eve_pyro.experiments.studies.tables.published import PUBLISHED, SOURCES
@@ -191,9 +191,8 @@ def _scores(page: Page, frame: pd.DataFrame, columns: dict[str, tuple[str, int]]
         cells = [model, str(frame[frame.model == model].seed.nunique())]
         for score, digits in columns.values():
             row = entry(summary, model, score)
-            text, sd = number(row["mean"], digits), number(row["sd"], digits)
-            plain = score == "parameters" or "-" in (text, sd)
-            cells.append(text if plain else f"{text} ± {sd}")
+            sd = math.nan if score == "parameters" else row["sd"]
+            cells.append(mean_sd(row["mean"], sd, digits))
         rows.append(cells)
     page.table(["model", "seeds", *columns], rows)
 
