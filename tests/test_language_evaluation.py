@@ -13,16 +13,14 @@ from torch.nn import functional as F
 from eve_pyro import EVEGuide, metrics
 from eve_pyro.data.text import TokenWindows
 from eve_pyro.diagnostics import auroc
-from eve_pyro.experiments.studies.language.evaluation import (
-    best_temperature,
-    evaluate,
-    token_scores,
-)
+from eve_pyro.experiments.studies.language.evaluation import evaluate
 from eve_pyro.experiments.studies.language.shift import (
     CorruptedWindows,
     response_to_corruption,
     response_to_texts,
 )
+from eve_pyro.experiments.studies.language.temperature import best_temperature
+from eve_pyro.experiments.studies.language.token_scores import token_scores
 from eve_pyro.infer import CategoricalMixture, PosteriorMean
 from eve_pyro.infer.rng import seeded
 from eve_pyro.nn import EVEFeedForward, FeedForward, LanguageModel, TransformerConfig, TransformerLM

@@ -190,6 +190,8 @@ _WORDS = (
     "/page.py",
     "/claims.py",
     "/published.py",
+    "/energy/figures.py",
+    "/energy/method.py",
     "/tasks.py",
     "/attribution/text/",  # not data/text
     "/language/text/",

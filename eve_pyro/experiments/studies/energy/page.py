@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from eve_pyro.experiments.engine import Record, scores_frame, tables_frame
 from eve_pyro.experiments.page import Page, change, mean_sd, number
 from eve_pyro.experiments.statistics import entry, summarise
+from eve_pyro.experiments.studies.energy import figures
 from eve_pyro.experiments.studies.energy.claims import (
     BASELINE,
     EVE,
@@ -21,11 +20,10 @@ from eve_pyro.experiments.studies.energy.claims import (
     signed,
     verdicts,
 )
-from eve_pyro.experiments.studies.energy.models import BETA, MODELS
+from eve_pyro.experiments.studies.energy.method import SPLITS, method
 from eve_pyro.experiments.studies.energy.tasks import (
     COST,
     DESIGN,
-    EVERY,
     PROTOCOL,
     RANDOM,
     sweep_setting,
@@ -74,14 +72,14 @@ def write(page: Page, records: Sequence[Record]) -> None:
     course = tables_frame(records, "course")
     cost = tables_frame(records, "cost")
     depth = _depth(records)
-    page.text(_method(depth))
+    page.text(method(depth))
     page.heading("Verdicts")
     page.text(
         "On the calibrated predictive. Percent are of the size of the baseline's mean; those of "
         "NLL move with the logarithm of the target's unit, so that nats are the number to read."
     )
     page.verdicts(verdicts(scores, layers, cost, depth))
-    for setting, text in ((RANDOM, _RANDOM), (DESIGN, _DESIGN)):
+    for setting, text in SPLITS.items():
         frame = scores[scores.setting == setting]
         if len(frame):
             page.heading(setting.capitalize())
@@ -99,46 +97,6 @@ def _depth(records: Sequence[Record]) -> int:
     contests = [r.task.arguments["contests"] for r in records if r.task.setting == COST]
     depths += [len(c.hidden) for found in contests for _, m, _ in found for c in m.values()]
     return max(depths)
-
-
-def _method(depth: int) -> str:
-    training, eve = PROTOCOL.training, MODELS[EVE]
-    return f"""
-Heating load of 768 buildings, 192 designs in 4 orientations each (Tsanas and Xifara 2012). Every
-network has {depth} layers of gelu units behind a linear projection to their width, each a
-pre-norm residual block, h <- h + unit(LayerNorm(h)) / sqrt(L), and a linear head with one output
-scale. Plain chains of this depth did not train in development, neither deterministic nor EVE: the
-input fades on its way through them, and they stay at the mean of the target. Residual chains
-without the normalisation grew without bound.
-
-Two thirds of the rows are for training, a sixth each for validation and test. A seed decides the
-split, the order of rows, the initial weights and the noise, for all models alike: runs of one
-seed are paired. Adam, learning rate {training.learning_rate:g} falling to 0 along a cosine,
-batches of {training.batch_size}, {training.epochs} epochs, gradients clipped at
-{training.clip_norm:g}. The epoch of the best validation NLL is kept, out of every {EVERY}th.
-
-An output scale that has not converged looks like bad uncertainty, and whatever converges it
-faster seems to win. So for every model log sigma_y has ten times the learning rate of the
-weights, and a temperature on the predictive spread is fitted by NLL on the validation rows; for a
-deterministic network this is the closed-form refit of sigma_y. Both are reported.
-
-EVE has the matrix products and parameters of the cell, twice those of the mlp; it is trained with
-the {eve.objective} objective and {eve.particles} draws, beta = {BETA:g} / L, and starts at sigma =
-{eve.unit_options["sigma_init"]:g}. Training steps run as recorded graphs, for all models alike.
-Configurations were chosen on seeds below 100, results are of seeds from 100 on. NLL is that of the
-predictive mixture over {PROTOCOL.num_samples} draws, pinball loss the mean over the levels
-.05, .10, ..., .95. Scores are of the standardised target. Intervals are Student's at 95 % of the
-paired differences over seeds; they treat splits as independent, while splits of one table share
-rows: as statements on new data they are too narrow. *n/m* counts the seeds that are better.
-"""
-
-
-_RANDOM = """
-Rows are split one by one, the usual protocol, on which the published numbers were most probably
-made. A design's other orientations, whose heating load is nearly the same, are then mostly among
-the training rows: the test asks for interpolation between near-copies.
-"""
-_DESIGN = "All orientations of a design are in one part: the test asks for designs never seen."
 
 
 def _setting(page: Page, frame: pd.DataFrame) -> None:
@@ -199,26 +157,8 @@ def _course(page: Page, course: pd.DataFrame) -> None:
         "NLL of training and validation rows, raw, over epochs. A gap says that training rows are "
         "learned by heart; a validation NLL that rises, that training goes on for too long."
     )
-    page.figure("course", _course_figure(course), "NLL in nats over epochs, mean over seeds.")
+    page.figure("course", figures.course(course), "NLL in nats over epochs, mean over seeds.")
     page.frame("course", course, "training and validation NLL of every run.")
-
-
-def _course_figure(course: pd.DataFrame) -> Figure:
-    settings = [s for s in (RANDOM, DESIGN) if s in set(course.setting)]
-    settings = settings or list(dict.fromkeys(course.setting))[:1]
-    figure = Figure(figsize=(5 * len(settings), 3.6), layout="constrained")
-    axes = figure.subplots(1, len(settings), squeeze=False)[0]
-    for ax, setting in zip(axes, settings, strict=True):
-        own = course[course.setting == setting]
-        for i, model in enumerate(_models(own)):
-            mean = own[own.model == model].groupby("epoch")[["train_nll", "validation_nll"]].mean()
-            ax.plot(mean.index, mean.train_nll, "--", color=f"C{i}", lw=1)
-            ax.plot(mean.index, mean.validation_nll, color=f"C{i}", label=model)
-        ax.set_title(f"{setting}: validation, and training (dashed)", fontsize=9)
-        ax.set_xlabel("epoch")
-        ax.set_ylabel("NLL, nats")
-        ax.legend(fontsize=8)
-    return figure
 
 
 def _layers(page: Page, layers: pd.DataFrame, depth: int) -> None:
@@ -258,33 +198,11 @@ def _layers(page: Page, layers: pd.DataFrame, depth: int) -> None:
     )
     page.figure(
         "depth",
-        _depth_figure(layers, settings),
+        figures.depth(layers, settings),
         "KL per unit, sigma and share of the predictive spread over depth; bands from the lowest "
         "to the highest seed.",
     )
     page.frame("layers", layers, "statistics of every layer of every EVE network.")
-
-
-def _depth_figure(layers: pd.DataFrame, settings: Sequence[str]) -> Figure:
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    shares = layers.assign(share=100 * layers["alone"] / layers["total"])
-    panels = (
-        ("kl", "KL per unit, nats"),
-        ("sigma", "sigma"),
-        ("share", "spread of this layer alone, %"),
-    )
-    for ax, (column, label) in zip(figure.subplots(1, 3), panels, strict=True):
-        for i, setting in enumerate(settings):
-            by = shares[shares.setting == setting].groupby("number")[column]
-            ax.plot(by.mean(), color=f"C{i}", label=setting, lw=1.2)
-            ax.fill_between(by.min().index, by.min(), by.max(), color=f"C{i}", alpha=0.2, lw=0)
-        if column == "kl":
-            ax.axhline(0.1, color="0.5", ls=":", lw=1)
-            ax.set_yscale("log")
-        ax.set_xlabel("layer")
-        ax.set_ylabel(label)
-    ax.legend(fontsize=8)
-    return figure
 
 
 def _sweep(page: Page, scores: pd.DataFrame, layers: pd.DataFrame, depth: int) -> None:
@@ -334,24 +252,10 @@ def _sweep(page: Page, scores: pd.DataFrame, layers: pd.DataFrame, depth: int) -
     )
     page.figure(
         "sweep",
-        _sweep_figure(points),
+        figures.sweep(points),
         "Difference in NLL, EVE less the deterministic network, with 95 % intervals: below 0 is "
         "better.",
     )
-
-
-def _sweep_figure(points: dict[int, pd.Series]) -> Figure:
-    figure = Figure(figsize=(5, 3.4), layout="constrained")
-    ax = figure.subplots()
-    frame = pd.DataFrame(points).T.astype(float)
-    below, above = frame.difference - frame.low, frame.high - frame.difference
-    ax.errorbar(frame.index, frame.difference, np.nan_to_num([below, above]), fmt="o-", capsize=3)
-    ax.axhline(0, color="0.6", lw=1)
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(list(frame.index), [str(n) for n in frame.index])
-    ax.set_xlabel("layers")
-    ax.set_ylabel("difference in NLL, nats")
-    return figure
 
 
 def _cost(page: Page, cost: pd.DataFrame) -> None:

@@ -14,10 +14,11 @@ from eve_pyro._checks import check_int
 from eve_pyro.data.text.files import text_cache
 from eve_pyro.experiments.store import Outcome, _plain, code_version
 from eve_pyro.experiments.studies.language.corpora import Text, TextConfig, load_text
-from eve_pyro.experiments.studies.language.evaluation import best_temperature, evaluate
+from eve_pyro.experiments.studies.language.evaluation import evaluate
 from eve_pyro.experiments.studies.language.models import BlockConfig, Shape
 from eve_pyro.experiments.studies.language.ranks import Ranks, ranks
 from eve_pyro.experiments.studies.language.shift import response_to_corruption
+from eve_pyro.experiments.studies.language.temperature import best_temperature
 from eve_pyro.experiments.studies.language.training import Plan, Training, keep_freed_memory
 from eve_pyro.nn import LanguageModel
 
@@ -67,7 +68,7 @@ def run_language(
     cross-entropy), mode ``draws`` (S draws; a network without noise has one pass), ``one`` (one
     draw) or ``mean`` (at the posterior means), kind ``raw`` or ``scaled`` (by the temperature of
     the validation text, ``<epoch>_<mode>_temperature``), score of
-    :func:`~eve_pyro.experiments.studies.language.evaluation.token_scores`. Besides
+    :func:`~eve_pyro.experiments.studies.language.token_scores.token_scores`. Besides
     ``<epoch>_train``, ``<epoch>_valid``, ``<epoch>_valid_mean`` and ``<epoch>_gap`` (cross-entropy
     of validation less that of training text), ``best_epoch``, ``epochs``, ``parameters``,
     ``passes`` (how often a training token was a target), ``train_tokens``, ``steps``, ``seconds``.

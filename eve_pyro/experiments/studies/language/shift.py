@@ -10,12 +10,9 @@ from torch import Tensor
 from eve_pyro._checks import check_int, check_real
 from eve_pyro.data.text import corrupt_tokens
 from eve_pyro.diagnostics import auroc
-from eve_pyro.experiments.studies.language.evaluation import (
-    UNCERTAINTY,
-    Windows,
-    evaluate,
-    signal,
-)
+from eve_pyro.experiments.studies.language.evaluation import evaluate
+from eve_pyro.experiments.studies.language.passes import Windows
+from eve_pyro.experiments.studies.language.token_scores import UNCERTAINTY, signal
 from eve_pyro.nn import LanguageModel
 
 if TYPE_CHECKING:
@@ -95,7 +92,7 @@ def response_to_corruption(
     ones, and the same noise, at every rate.
 
     One row per rate, 0 first, with columns ``rate``; some of the scores of
-    :func:`~eve_pyro.experiments.studies.language.evaluation.token_scores`; ``max_probability``;
+    :func:`~eve_pyro.experiments.studies.language.token_scores.token_scores`; ``max_probability``;
     and ``detect_...``, how well a window with replaced tokens is told from a clean one by
     1 - ``max_probability``, ``entropy``, ``mutual_information`` and ``kl``, each averaged over
     the window: the area under the ROC curve, of all clean windows against those of the rate

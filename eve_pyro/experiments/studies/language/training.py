@@ -20,8 +20,8 @@ from tqdm.auto import tqdm
 from eve_pyro._checks import check_int, check_real
 from eve_pyro.data import DataError
 from eve_pyro.experiments.studies.language.corpora import Text
-from eve_pyro.experiments.studies.language.evaluation import Windows, _Run
 from eve_pyro.experiments.studies.language.models import BlockConfig
+from eve_pyro.experiments.studies.language.passes import Passes, Windows
 from eve_pyro.experiments.studies.language.ranks import Ranks
 from eve_pyro.infer import CompiledELBO, EVEGuide, best_backend
 from eve_pyro.infer import checkpoint as files
@@ -270,7 +270,7 @@ class Training:
 
     def _cross_entropy(self, windows: Windows, *, mean: bool = False) -> float:
         samples, size = self.plan.num_samples, self.plan.batch_size
-        run = _Run(self.model, windows, samples, size, self.seed, 1.0, mean)
+        run = Passes(self.model, windows, samples, size, self.seed, 1.0, mean)
         return float(run.losses((1.0,))[0])
 
     # State
