@@ -22,6 +22,7 @@ from eve_pyro.experiments.studies.language.models import BlockConfig, Shape
 from eve_pyro.experiments.studies.language.ranks import Ranks
 from eve_pyro.experiments.studies.language.run import Scoring, run_language
 from eve_pyro.experiments.studies.language.tasks import (
+    COHERENT,
     CORPORA,
     COST,
     DEEP,
@@ -153,9 +154,9 @@ def test_divergence_stops_with_the_name_of_what_is_not_finite(text):
         poisoned.run()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *COHERENT])
 def test_every_model_trains_all_its_parameters(text, name):
-    model = training(text, MODELS[name])
+    model = training(text, {**MODELS, **COHERENT}[name])
     before = {k: p.detach().clone() for k, p in model.parameters.items()}
     model._rehearse()
     for inputs, targets in model.text.train.batches(4, seed=0):
@@ -181,6 +182,9 @@ def test_options_reach_the_layers():
     assert layers[0].posterior(h).stddev.min() >= 0.5 - 1e-6
     assert layers[1].posterior(h).stddev.min() >= 0.8 - 1e-6
     assert all(len(u.penalties) == 1 for u in layers)
+    assert all(u.shared_noise_dim is None for u in layers)
+    shared = COHERENT["eve-shared"].model(SHAPE, 300).network.blocks
+    assert all(b.feed_forward.units.shared_noise_dim == -2 for b in shared)
     with pytest.raises(ValueError, match="sigma_floor must be one number, or one for each of 2"):
         BlockConfig("eve", sigma_floor=(0.5, 0.5, 0.5)).model(SHAPE, 300)
     assert BlockConfig(warm_up=0.5).beta_schedule(10)(0) == 0.0

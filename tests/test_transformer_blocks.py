@@ -48,6 +48,7 @@ def _attention(**kw):
 BLOCKS = {
     **{f"eve-{form}": _eve(form, latent_dim=2) for form in EVE_FORMS},
     "eve-rank": _eve("gate", sigma_rank=2),
+    "eve-shared": _eve("gate", shared_noise=True),
     "eve-penalty": _eve("gate", penalties=[FreeBits(0.1)]),
     "eve-mc-dropout": _eve("gate", dropout=0.3, mc_dropout=True),
     **{f"dense-{form}": _dense(form) for form in ("gelu", "gate", "glu", "swiglu")},

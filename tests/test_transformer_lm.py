@@ -47,6 +47,7 @@ CONFIGS = {
     "eve": EVE,
     "eve-gelu": dataclasses.replace(EVE, eve_form="gelu", latent_dim=2),
     "eve-residual": dataclasses.replace(EVE, eve_form="residual", tie_embeddings=False),
+    "eve-shared": dataclasses.replace(EVE, shared_noise=True),
     "eve-rank-dropout": dataclasses.replace(EVE, sigma_rank=2, dropout=0.2, mc_dropout=True),
 }
 EVE_CONFIGS = [name for name in CONFIGS if name.startswith("eve")]

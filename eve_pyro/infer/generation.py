@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Independent
 
 from eve_pyro._checks import check_int, check_real
 from eve_pyro.infer.guide import PosteriorDraw, PosteriorMean
 from eve_pyro.infer.mixtures import CategoricalMixture
 from eve_pyro.infer.predictive import _inference, _seeded
+from eve_pyro.nn.latent import LatentNormal
+from eve_pyro.nn.module import is_eve_site
 from eve_pyro.nn.site import SiteModule
 from eve_pyro.nn.transformer import TransformerLM
 
@@ -63,10 +66,11 @@ def generate(
     .. math:: y_{t+1} \\sim \\frac{1}{S} \\sum_s p(y | z^s_{\\le t}), \\qquad
               z^s_t \\sim q(z | h^s_t)
 
-    S streams run side by side. In each, every token, those of the prompt too, has noise of its
-    own, drawn once: a stream's keys and values are cached, and a step costs one position. All
-    streams read the same text, and all count alike, whatever probability they gave to the tokens
-    before: as in training, the posterior plays the part of a conditional prior.
+    S streams run side by side. In each, every token, those of the prompt too, has noise of its own,
+    drawn once (or that of its text, with ``shared_noise`` in the blocks): a stream's keys and
+    values are cached, and a step costs one position. All streams read the same text, and all count
+    alike, whatever probability they gave to the tokens before: as in training, the posterior plays
+    the part of a conditional prior.
 
     The model runs in eval mode, without gradients. One without latents has one stream.
 
@@ -101,11 +105,33 @@ def generate(
     if not isinstance(network, TransformerLM):
         raise TypeError(f"model must be a TransformerLM or a LanguageModel of one, got {model!r}")
     stops = _check(network, tokens, max_new_tokens, temperature, top_k, num_samples, stop_at)
-    handler = PosteriorMean() if num_samples is None else PosteriorDraw()
+    handler = PosteriorMean() if num_samples is None else _TextDraw()
     stochastic = any(isinstance(module, SiteModule) for module in network.modules())
     streams = num_samples or 1 if stochastic else 1
     with _inference(model, None), _seeded(seed, (tokens,)), handler:
         return _run(network, tokens, max_new_tokens, temperature, top_k, streams, stops)
+
+
+class _TextDraw(PosteriorDraw):
+    """Draws in which noise that positions share is drawn once, for all steps of a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise: dict[nn.Module, Tensor] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        super()._pyro_sample(msg)
+        if not is_eve_site(msg) or msg["done"]:
+            return
+        fn = msg["fn"]
+        while isinstance(fn, Independent):
+            fn = fn.base_dist
+        # Of latents (streams, batch, positions, units, latent), dim -3 is that of the steps.
+        if isinstance(fn, LatentNormal) and fn.shared_dim == -3:
+            layer = msg["infer"]["layer"]
+            if layer not in self.noise:
+                self.noise[layer] = fn.noise()
+            msg["value"], msg["done"] = fn.at(self.noise[layer]), True
 
 
 def _run(

@@ -14,7 +14,6 @@ from eve_pyro.nn.heads import CategoricalHead, GaussianHead, MixtureDensityHead
 from eve_pyro.nn.latent import AntitheticDraws, LatentNormal
 from eve_pyro.nn.module import (
     EVEModule,
-    StandardNormal,
     eve_modules,
     is_eve_site,
     set_beta,
@@ -22,6 +21,7 @@ from eve_pyro.nn.module import (
 from eve_pyro.nn.multiplicative import MultiplicativeEmission, NoiseEncoder, multiplicative_unit
 from eve_pyro.nn.networks import MLP, Network, PreNormResidual
 from eve_pyro.nn.penalty import FreeBits, Penalty, TargetBand
+from eve_pyro.nn.prior import StandardNormal
 from eve_pyro.nn.site import SiteModule, name_sites
 from eve_pyro.nn.transformer import (
     EVEFeedForward,

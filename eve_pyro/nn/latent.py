@@ -27,10 +27,17 @@ class LatentNormal(dist.Normal):
     units and data. What can be is computed before the repetition: the KL between two of these,
     and the logarithms of their scales.
 
+    With :meth:`with_shared_noise` one draw of noise serves all entries of a dim. Every element
+    has the law that it has without; together they are no longer independent, and have no joint
+    density: means, variances, ``log_prob`` and the KL stay those of single elements.
+
     Arguments:
         loc: mean, of shape (..., units, latent).
         scale: standard deviation, of the same or a broadcastable shape.
         log_scale: logarithm of ``scale`` where it is at hand; taken here if None (default).
+
+    Attributes:
+        shared_dim: dim along which noise is shared, counted from the end; None for none.
 
     Example:
         >>> q = LatentNormal(torch.zeros(5, 2, 3).mT, torch.ones(5, 2, 3).mT)
@@ -52,16 +59,53 @@ class LatentNormal(dist.Normal):
         # Kept as they are by expand, unlike loc and scale.
         log_scale = self.scale.log() if log_scale is None else log_scale
         self._given = self.loc, self.scale, log_scale
+        self.shared_dim: int | None = None
+
+    def with_shared_noise(self, dim: int) -> "LatentNormal":
+        """The same, its noise drawn once for all entries of a dim.
+
+        Arguments:
+            dim: of the shape (..., units, latent), counted from its end: -3 or less, since units
+                that share noise are not distributional neurons of their own.
+
+        Raises:
+            ValueError: if the shape has no such dim.
+
+        Example:
+            >>> q = LatentNormal(torch.zeros(2, 5, 4, 1), torch.ones(2, 5, 4, 1))
+            >>> z = q.with_shared_noise(-3).rsample()
+            >>> z.shape, torch.equal(z[:, 0], z[:, 4])
+            (torch.Size([2, 5, 4, 1]), True)
+        """
+        if not -len(self.batch_shape) <= dim <= -3:
+            raise ValueError(
+                f"dim must be one of {list(range(-len(self.batch_shape), -2))}, dims ahead of the "
+                f"units of a distribution of shape {tuple(self.batch_shape)}, got {dim!r}"
+            )
+        new = self.expand(self.batch_shape)
+        new.shared_dim = dim
+        return new
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "LatentNormal":
         new = super().expand(batch_shape, self._get_checked_instance(LatentNormal, _instance))
         new._given = self._given
+        new.shared_dim = self.shared_dim
         return new
 
+    def noise(self, sample_shape: Any = ()) -> Tensor:
+        """Draw what :meth:`at` takes: of the sample's shape, of size 1 where noise is shared."""
+        shape = list(self._extended_shape(torch.Size(sample_shape)))
+        if self.shared_dim is not None:
+            shape[self.shared_dim] = 1
+        *batch, units, latent = shape
+        return _noise([*batch, latent, units], like=self.loc).mT
+
+    def at(self, noise: Tensor) -> Tensor:
+        """The sample for some noise, loc + scale * noise."""
+        return torch.addcmul(self.loc, noise, self.scale)
+
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        *batch, units, latent = self._extended_shape(torch.Size(sample_shape))
-        eps = _noise([*batch, latent, units], like=self.loc).mT
-        return torch.addcmul(self.loc, eps, self.scale)
+        return self.at(self.noise(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:

@@ -15,32 +15,8 @@ from eve_pyro.nn.emission import EmissionLike, make_emission
 from eve_pyro.nn.encoder import make_encoder
 from eve_pyro.nn.latent import LatentNormal
 from eve_pyro.nn.penalty import Penalty
+from eve_pyro.nn.prior import make_prior
 from eve_pyro.nn.site import SiteModule
-
-
-class StandardNormal(nn.Module):
-    """The default prior, N(0, 1) for every latent dim.
-
-    Example:
-        >>> StandardNormal()(torch.zeros(5, 3)).batch_shape
-        torch.Size([1, 1])
-    """
-
-    def forward(self, h: Tensor) -> LatentNormal:
-        # Created from h: dtype and device follow the data. A product of a low-precision
-        # (autocast) layer still has a prior in single precision, as its posterior has.
-        dtype = torch.promote_types(h.dtype, torch.float32)
-        return LatentNormal(h.new_zeros(1, 1, dtype=dtype), h.new_ones(1, 1, dtype=dtype))
-
-
-class _FixedPrior(nn.Module):
-    def __init__(self, prior: Distribution | Callable[[Tensor], Distribution]) -> None:
-        super().__init__()
-        self.distribution = prior
-
-    def forward(self, h: Tensor) -> Distribution:
-        fixed = isinstance(self.distribution, torch.distributions.Distribution)
-        return self.distribution if fixed else self.distribution(h)
 
 
 class _KLScale(ScaleMessenger):
@@ -88,6 +64,10 @@ class EVEModule(SiteModule):
             standard normal. Give a module to learn a prior. A bare distribution stays on the
             device it was made on.
         penalties: :class:`~eve_pyro.nn.FreeBits`, :class:`~eve_pyro.nn.TargetBand` or your own.
+        shared_noise_dim: dim of the input, counted from its end (-2 or less), along whose entries
+            a posterior draw has the same noise, z = mu + sigma * eps with one eps for all of
+            them. It changes no parameter and no KL, and may be set later, as an attribute. The
+            prior's draws are independent all the same. Default None: all noise is independent.
         position_dims: number of input dims between plates and features, inferred from the
             active plates if None (default).
         name: fixed site name; the module path if None (default).
@@ -99,9 +79,10 @@ class EVEModule(SiteModule):
 
     Raises:
         ValueError: for sizes below 1, a negative or non-finite beta, unknown names, and in
-            ``forward`` for an input whose last dim is not in_features, or a part whose result
-            has another shape than the layer needs.
-        TypeError: for parts that are not what they should be.
+            ``forward`` for an input whose last dim is not in_features or that has no
+            shared_noise_dim, or a part whose result has another shape than the layer needs.
+        TypeError: for parts that are not what they should be, such as an encoder whose
+            posteriors cannot share noise.
 
     Example:
         >>> layer = EVEModule(8, 64, latent_dim=2)
@@ -128,6 +109,7 @@ class EVEModule(SiteModule):
         log_sigma_bounds: tuple[float, float] = (-7.0, 2.0),
         prior: Distribution | Callable[[Tensor], Distribution] | None = None,
         penalties: Iterable[Penalty] = (),
+        shared_noise_dim: int | None = None,
         position_dims: int | None = None,
         name: str | None = None,
         device: torch.device | str | None = None,
@@ -149,12 +131,19 @@ class EVEModule(SiteModule):
             **options,
         )
         self.emission = make_emission(emission, *sizes, **options)
-        self.prior = _prior_module(prior)
+        self.prior = make_prior(prior)
         self.penalties = nn.ModuleList()
         for penalty in (penalties,) if isinstance(penalties, nn.Module) else penalties:
             if not isinstance(penalty, nn.Module):
                 raise TypeError(f"penalties must be modules such as FreeBits, got {penalty!r}")
             self.penalties.append(penalty)
+        if shared_noise_dim is not None and (
+            not isinstance(shared_noise_dim, int) or shared_noise_dim > -2
+        ):
+            raise ValueError(
+                f"shared_noise_dim must be None or an integer <= -2, got {shared_noise_dim!r}"
+            )
+        self.shared_noise_dim = shared_noise_dim
         self.register_buffer("beta", torch.empty((), **options))
         self.set_beta(beta)
 
@@ -174,7 +163,7 @@ class EVEModule(SiteModule):
     def posterior(self, h: Tensor) -> Distribution:
         """The local posterior q(z|h), of batch shape (*, out_features, latent_dim)."""
         self._check(h)
-        return self._checked("encoder", self.encoder(h), h)
+        return self._encode(h)
 
     def forward(self, h: Tensor) -> Tensor:
         self._check(h)
@@ -184,7 +173,7 @@ class EVEModule(SiteModule):
 
         def encode() -> Distribution:
             # Run by the guide alone: the model reading never pays for the encoder.
-            posterior[:] = [self._checked("encoder", self.encoder(h), h)]
+            posterior[:] = [self._encode(h)]
             return posterior[0].to_event(event_dims)
 
         infer = {"posterior": encode, "layer": self}
@@ -201,6 +190,23 @@ class EVEModule(SiteModule):
                 f"{tuple(z.shape[:-1])}, got {tuple(a.shape)}"
             )
         return a
+
+    def _encode(self, h: Tensor) -> Distribution:
+        posterior = self._checked("encoder", self.encoder(h), h)
+        dim = self.shared_noise_dim
+        if dim is None:
+            return posterior
+        if h.dim() < -dim:
+            raise ValueError(
+                f"input of {self.site!r} must have at least {-dim} dims for "
+                f"shared_noise_dim={dim}, got shape {tuple(h.shape)}"
+            )
+        if not isinstance(posterior, LatentNormal):
+            raise TypeError(
+                f"encoder of {self.site!r} must give a LatentNormal for shared_noise_dim={dim}, "
+                f"got {posterior!r}"
+            )
+        return posterior.with_shared_noise(dim - 1)
 
     def _checked(self, part: str, distribution: Any, h: Tensor) -> Distribution:
         """A part's distribution with the layer's batch shape, or an error that names the part."""
@@ -226,17 +232,9 @@ class EVEModule(SiteModule):
             )
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, latent_dim={self.latent_dim}"
-
-
-def _prior_module(prior: Any) -> nn.Module:
-    if prior is None:
-        return StandardNormal()
-    if isinstance(prior, nn.Module):
-        return prior
-    if not callable(prior):  # Pyro's distributions can be called
-        raise TypeError(f"prior must be a Pyro distribution, a module or a callable, got {prior!r}")
-    return _FixedPrior(prior)
+        dim = self.shared_noise_dim
+        shared = "" if dim is None else f", shared_noise_dim={dim}"
+        return f"{self.in_features}, {self.out_features}, latent_dim={self.latent_dim}{shared}"
 
 
 def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:

@@ -28,8 +28,8 @@ class TransformerConfig:
             ordinary dropout, off in ``eval()``.
         feed_forward: ``"dense"`` (default, gelu units), ``"glu"`` (gelu-gated units) or
             ``"eve"`` (distributional units).
-        eve_form, latent_dim, beta, sigma_init, sigma_rank: form, latent_dim and so on of
-            :class:`~eve_pyro.nn.EVEFeedForward`. Of no effect on the other blocks.
+        eve_form, latent_dim, beta, sigma_init, sigma_rank, shared_noise: form, latent_dim and so
+            on of :class:`~eve_pyro.nn.EVEFeedForward`. Of no effect on the other blocks.
         tie_embeddings: whether the readout's weights are those of the embedding (Press and Wolf
             2017, "Using the Output Embedding to Improve Language Models"). Default True.
         init_std: spread of embeddings and linear maps at initialisation. Default 0.02.
@@ -58,6 +58,7 @@ class TransformerConfig:
     beta: float = 1e-3
     sigma_init: float = 0.3
     sigma_rank: int | None = None
+    shared_noise: bool = False
     tie_embeddings: bool = True
     init_std: float = 0.02
 

@@ -160,6 +160,19 @@ class EVEFeedForward(nn.Module):
     The KL counts per token: it is summed over units and latent dims, in nats, and weighed by
     ``beta`` against the token's log likelihood.
 
+    **Noise along a text.** By default all tokens have noise of their own. With ``shared_noise``
+    a unit draws once for all positions of a window: a draw is then one reading of the whole
+    text, as a variational dropout mask is that is kept over time (Gal and Ghahramani 2016, "A
+    Theoretically Grounded Application of Dropout in Recurrent Neural Networks"). Every token's
+    posterior and KL are what they were: each z has the law N(mu, sigma^2). The latents of a
+    window are dependent, though, and as a whole have no density. So the objective prices the
+    sum of the tokens' own KLs. That is a choice, not a bound on the evidence: the KL of the
+    dependent latents from independent priors is never below that sum, and infinite here.
+    Objectives that take the expected log likelihood and a KL keep their meaning, analytic
+    (``TraceMeanField_ELBO``, MC-NLL) or by draws (``Trace_ELBO``: its mean is the same).
+    Those that weigh draws by p(z)/q(z), such as ``RenyiELBO`` and importance sampling, do not:
+    there is no q(z) of a window to weigh by.
+
     Arguments:
         d_model: size of the input's and output's last dim.
         d_ff: number of units.
@@ -168,6 +181,8 @@ class EVEFeedForward(nn.Module):
         dropout, mc_dropout: see :class:`FeedForward`.
         beta: see :class:`~eve_pyro.nn.EVEModule`. Default 1e-3.
         sigma_init: sigma at initialisation; default 0.3, far from the bounds of its clamp.
+        shared_noise: whether all positions (dim -2) share a draw's noise, unit by unit. Has
+            no parameters. Default False.
         device, dtype: of the parameters.
         options: other arguments of :class:`~eve_pyro.nn.EVEModule`, such as ``sigma_rank``,
             ``penalties`` or ``name``; not the emission, which is the form's.
@@ -179,7 +194,7 @@ class EVEFeedForward(nn.Module):
     Raises:
         ValueError: for sizes below 1, an unknown form, a dropout that is no probability, and as
             :class:`~eve_pyro.nn.EVEModule` does.
-        TypeError: for an ``emission``.
+        TypeError: for an ``emission``, and as :class:`~eve_pyro.nn.EVEModule` does.
 
     Example:
         >>> block = EVEFeedForward(8, 32, form="glu")
@@ -198,6 +213,7 @@ class EVEFeedForward(nn.Module):
         mc_dropout: bool = False,
         beta: float = 1e-3,
         sigma_init: float = 0.3,
+        shared_noise: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **options: Any,
@@ -222,6 +238,7 @@ class EVEFeedForward(nn.Module):
             emission=emission,
             beta=beta,
             sigma_init=sigma_init,
+            shared_noise_dim=-2 if shared_noise else None,
             **place,
             **options,
         )

@@ -192,6 +192,7 @@ def _make_feed_forward(config: TransformerConfig, **options: Any) -> nn.Module:
             beta=config.beta,
             sigma_init=config.sigma_init,
             sigma_rank=config.sigma_rank,
+            shared_noise=config.shared_noise,
             **options,
         )
     form = "glu" if config.feed_forward == "glu" else "gelu"

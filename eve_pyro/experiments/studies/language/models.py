@@ -75,6 +75,7 @@ class BlockConfig:
             layer.
         free_nats: KL per unit that costs nothing, see :class:`~eve_pyro.nn.FreeBits`. Default 0.
         warm_up: share of the steps over which beta rises from 0. Default 0.
+        shared_noise: whether positions share a draw's noise, of EVEFeedForward. Default False.
         particles: S of the objective. Default 1.
         objective: ``"elbo"`` (default) or ``"mc"``, :class:`~eve_pyro.infer.MCNLL_ELBO`.
         elbo_weight: of MCNLL_ELBO.
@@ -98,6 +99,7 @@ class BlockConfig:
     sigma_floor: float | tuple[float, ...] = 0.0
     free_nats: float = 0.0
     warm_up: float = 0.0
+    shared_noise: bool = False
     particles: int = 1
     objective: Literal["elbo", "mc"] = "elbo"
     elbo_weight: float = 0.0
@@ -160,6 +162,7 @@ class BlockConfig:
                 # Away from the bound, however little.
                 sigma_init=max(self.sigma_init, 1.01 * floors[layer]),
                 log_sigma_bounds=(lower, upper),
+                shared_noise=self.shared_noise,
                 penalties=[FreeBits(self.free_nats)] if self.free_nats else (),
             )
 

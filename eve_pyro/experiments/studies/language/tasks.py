@@ -50,6 +50,8 @@ BEYOND: dict[str, BlockConfig] = {
     "eve-floor": _FLOOR,
     "eve-mc": replace(_FLOOR, objective="mc", particles=4),
 }
+# One reading of the whole window per draw; at published scale alone.
+COHERENT: dict[str, BlockConfig] = {"eve-shared": replace(BEYOND["eve-mc"], shared_noise=True)}
 COMBINED = "eve-dropout"
 MODELS = {**CONTROLS, **DROPOUT, **EVE, **BEYOND, COMBINED: replace(_FLOOR, dropout=0.1)}
 BALANCED = "eve-balanced"
@@ -156,7 +158,7 @@ def tasks(study: str, smoke: bool) -> list[Task]:
 def large_tasks(study: str) -> list[Task]:
     """The runs at published scale, for GPUs."""
     chosen = ("plain", "wide", "dropout-0.1", *EVE, *BEYOND)
-    models = {name: MODELS[name] for name in chosen}
+    models = {name: MODELS[name] for name in chosen} | COHERENT
     found = _runs(study, LARGE, models, GPU, GPU.seeds, GPU.shape)
     return [*found, _cost(study, GPU, False)]
 

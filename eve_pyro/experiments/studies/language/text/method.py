@@ -1,12 +1,12 @@
 """The page's words on what was run: models, training, settings."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
 from eve_pyro.experiments.engine import Record
 from eve_pyro.experiments.page import number
-from eve_pyro.experiments.studies.language.tasks import DEEP, DEEP_MODELS, MODELS
+from eve_pyro.experiments.studies.language.tasks import COHERENT, DEEP, DEEP_MODELS, MODELS
 from eve_pyro.experiments.studies.language.text.claims import BASELINE, EVE
 from eve_pyro.experiments.studies.language.text.predictors import (
     CHOSEN_DROPOUT,
@@ -41,7 +41,7 @@ eval mode and predicted the same way: the gap compares like with like. Validatio
 best epoch, the rate of dropout (by run, out of {_rates()}) and the softmax temperature, which
 every model has; test text is used for nothing but the tables.
 
-{_blocks()}
+{_blocks({r.task.model for r in records})}
 
 An EVE model predicts by the average of the softmax over S = {scoring.num_samples} draws;
 *{one_draw("...")}* takes one, *{at_mean("...")}* one pass at the posterior means. EVE's settings
@@ -71,7 +71,7 @@ def regime(scores: pd.DataFrame) -> str:
     return text
 
 
-def _blocks() -> str:
+def _blocks(run: Collection[str]) -> str:
     """What stands in the blocks, from the configurations."""
     lines = {
         "plain": "gelu units, 4 per width",
@@ -82,7 +82,7 @@ def _blocks() -> str:
         CHOSEN_MC: "the same, averaged over S draws",
         "eve-gate": "EVE's, 4 per width, ELBO with one draw; twice the parameters of plain's block",
         "eve-gelu": "EVE's, gelu(z), as eve-gate; 1.5 x the parameters of plain's block",
-        **_beyond(),
+        **_beyond(run),
         CHOSEN_EVE: "of a run's EVE models (no dropout) that of the least validation CE",
     }
     rows = [f"| {name} | {words} |" for name, words in lines.items()]
@@ -93,10 +93,11 @@ def _rates() -> str:
     return ", ".join(m.removeprefix("dropout-") for m in MODELS if m.startswith("dropout-"))
 
 
-def _beyond() -> dict[str, str]:
+def _beyond(run: Collection[str]) -> dict[str, str]:
     """What the other EVE models are."""
+    larger = {name: block for name, block in COHERENT.items() if name in run}
     lines = {}
-    for name, block in {**MODELS, **DEEP_MODELS}.items():
+    for name, block in {**MODELS, **DEEP_MODELS, **larger}.items():
         if not name.startswith("eve-") or name in (EVE, "eve-gelu"):
             continue
         betas = ", ".join(f"{b:g}" for b in block.per_layer("beta", None))
@@ -108,6 +109,8 @@ def _beyond() -> dict[str, str]:
         if block.sigma_floor:
             floors = ", ".join(f"{f:g}" for f in block.per_layer("sigma_floor", None))
             said.append(f"sigma at least {floors}")
+        if block.shared_noise:
+            said.append("noise shared along positions")
         if block.free_nats:
             said.append(f"{block.free_nats:g} nats per unit free")
         if block.warm_up:
