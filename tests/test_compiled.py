@@ -629,7 +629,7 @@ def count_outside(self, loc):
         (read_beta, "reads a tensor's value into Python"),
         (mask, "shape depends on values"),
         (reassign, "attribute 'running' of the model changed"),
-        (count_outside, "for the same seed"),
+        (count_outside, "name .OUTSIDE_CALLS. of count_outside changed"),
     ],
 )
 def test_what_cannot_be_traced_is_refused(change, message):

@@ -1,13 +1,14 @@
 """What a traced program takes for granted, and how to see that it no longer holds.
 
 A trace freezes whatever was a Python value while it ran. So each program keeps the call it was
-made for and the attributes that its modules had, and serves only where both still hold.
+made for and the values that its code could read, and serves only where both still hold.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.utils import _pytree as pytree
 
+from eve_pyro.infer.compiled.reach import MODULE_SPACES, MOST, Space
 from eve_pyro.infer.compiled.tracing import TraceError
 
 _NUMBERS = (bool, int, float, complex, str, bytes, np.generic)
@@ -32,10 +34,11 @@ _PLAIN = (
     FunctionType,
     BuiltinFunctionType,
     nn.Module,
+    ModuleType,
 )
 _FIXED = (*_PLAIN, Distribution)
-_SPACES = ("_parameters", "_buffers", "_modules")
-_DEPTH, _MOST = 3, 256  # how far the contents of containers are compared
+_CONTAINERS = (list, tuple, dict, deque)
+_DEPTH = 3  # how far the contents of containers are compared
 _MISSING, _ANY = object(), object()
 
 
@@ -62,6 +65,7 @@ class Call:
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
         self._leaves, self._spec = pytree.tree_flatten((args, kwargs))
         self.tensors = [x for x in self._leaves if isinstance(x, Tensor)]
+        self.modules = [x for x in self._leaves if isinstance(x, nn.Module)]
         autocast = [
             torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None
             for d in ("cpu", "cuda")
@@ -86,7 +90,29 @@ class Call:
 def _describe(leaf: Any) -> tuple:
     if isinstance(leaf, Tensor):
         return (type(leaf), *_layout(leaf))
-    return type(leaf), leaf
+    return _exact(leaf)
+
+
+def _exact(value: Any) -> tuple:
+    """A value that can't be changed, as something equal only to what is the same to a program.
+
+    Python's own == takes 1, 1.0 and True for the same, 0.0 and -0.0 too, and leaves out fields of
+    dataclasses that are not to be compared; no NaN equals any.
+    """
+    kind = type(value)
+    if isinstance(value, float):
+        return kind, value.hex()
+    if isinstance(value, complex):
+        return kind, value.real.hex(), value.imag.hex()
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
+    if isinstance(value, tuple):
+        return kind, tuple(map(_exact, value))
+    if isinstance(value, frozenset):
+        return kind, frozenset(map(_exact, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return kind, tuple((name, _exact(v)) for name, v in _fields(value))
+    return kind, value
 
 
 def _name(leaf: Any, args: tuple, kwargs: dict[str, Any]) -> str:
@@ -106,7 +132,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         frozen = type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
-        return frozen and all(_is_plain(v) for v in vars(value).values())
+        return frozen and all(_is_plain(v) for _, v in _fields(value))
     return isinstance(value, _PLAIN)
 
 
@@ -120,18 +146,33 @@ def _parts(value: Any, depth: int) -> tuple[Any, list[Any]] | None:
     """The shape and the elements of a container; None for what is compared as a whole."""
     if depth == 0:
         return None
-    if isinstance(value, list | tuple | dict):
-        if len(value) > _MOST:
+    if isinstance(value, _CONTAINERS):
+        if len(value) > MOST:
             return None
         if isinstance(value, dict):
-            return [*value], [*value.values()]
+            return [_exact(key) for key in value], [*value.values()]
         return len(value), [*value]
     if isinstance(value, set | frozenset):
-        return set(value), []
-    if dataclasses.is_dataclass(value) and not isinstance(value, type | nn.Module | Distribution):
-        names = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
-        return names, [getattr(value, name) for name in names]
+        return set(map(_exact, value)), []
+    if isinstance(value, bytearray):
+        return bytes(value), []
+    if isinstance(value, np.ndarray):
+        if value.size > MOST or value.dtype.hasobject:
+            return None
+        return (value.shape, value.dtype, value.tobytes()), []
+    if isinstance(value, Distribution):
+        names = [name for name in (*value.arg_constraints, "base_dist") if name in vars(value)]
+        return names, [vars(value)[name] for name in names]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | nn.Module):
+        fields = dict(_fields(value))
+        return [*fields], [*fields.values()]
     return None
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
+            yield field.name, getattr(value, field.name)
 
 
 class _Seen:
@@ -139,14 +180,14 @@ class _Seen:
 
     def __init__(self, value: Any, depth: int = _DEPTH) -> None:
         self.kind, self.value, self.depth = type(value), value, depth
-        self.size = len(value) if isinstance(value, list | tuple | dict) else 0
+        self.size = len(value) if isinstance(value, _CONTAINERS) else 0
         self.whole = _ANY if self.size else value  # no need to look further if it is the same
         self.elements: list[_Seen] | None = None
         if (parts := _parts(value, depth)) is not None:
             self.value, elements = parts
             self.elements = [_Seen(v, depth - 1) for v in elements]
             self.whole = _ANY
-        self.empty = isinstance(value, list | tuple | dict) and not self.size
+        self.empty = isinstance(value, _CONTAINERS) and not self.size
 
     def holds(self, now: Any) -> bool:
         """Whether a value is still what was seen."""
@@ -156,7 +197,7 @@ class _Seen:
             if self.value is _ANY:
                 return True
             same = now is self.value and (not self.size or len(now) == self.size)
-            return same or (isinstance(now, _NUMBERS) and bool(now == self.value))
+            return same or (isinstance(now, _NUMBERS) and _exact(now) == _exact(self.value))
         parts = _parts(now, self.depth)
         if parts is None or parts[0] != self.value:
             return False
@@ -177,20 +218,23 @@ class _Seen:
 
 
 class Assumptions:
-    """The attributes of modules (and of an objective) that a trace may have read.
+    """The named values that a trace may have read: attributes, globals, closures.
 
-    No attribute may come or go. Numbers, strings, functions, distributions, hooks and submodules
-    must stay what they are, training flags among them; lists, tuples, dicts and dataclasses must
-    keep their contents. Of tensors, those count that the program reads (:meth:`bind`): they must
-    stay the same objects of the same layout, while their values may change. Other objects must
-    stay the same ones, unless each run makes new ones; what is inside them is not seen.
+    Of modules and of the objective, no attribute may come or go. Numbers, strings, functions,
+    hooks and submodules must stay what they are, training flags among them; lists, tuples, dicts,
+    sets, deques, dataclasses, distributions and small arrays must keep their contents, to a depth
+    of 3 (larger ones than 256 elements must stay the same object of the same length). Of tensors,
+    those count that the program reads (:meth:`bind`): they must stay the same objects of the same
+    layout, while their values may change. Other objects must stay the same ones, unless each run
+    makes new ones.
 
     Arguments:
-        owners: objects with attributes, each with the name to call it in messages.
+        spaces: of named values.
 
     Example:
+        >>> from eve_pyro.infer.compiled.reach import spaces_of
         >>> net = nn.Sequential(nn.Dropout(0.1))
-        >>> assumptions = Assumptions([("net", net), ("net.0", net[0])])
+        >>> assumptions = Assumptions(spaces_of("net.0", net[0]))
         >>> assumptions.broken() is None
         True
         >>> net[0].p = 0.2
@@ -198,33 +242,33 @@ class Assumptions:
         "attribute 'p' of net.0 changed"
     """
 
-    def __init__(self, owners: Iterable[tuple[str, Any]]) -> None:
+    def __init__(self, spaces: Iterable[Space]) -> None:
         self._kinds: list[tuple[Any, type, str]] = []
-        self._keys: list[tuple[dict, list[str], str]] = []
-        self._fixed: list[tuple[dict, str, _Seen, str]] = []
-        self._tensors: list[tuple[dict, str, Tensor, str]] = []
+        self._keys: list[tuple[Space, list[str]]] = []
+        self._fixed: list[tuple[Mapping, str, _Seen, Space]] = []
+        self._tensors: list[tuple[Mapping, str, Tensor, Space]] = []
         self._layouts: list[tuple[Tensor, tuple]] = []
         self._foreign: list[tuple[Callable[[], Any], Tensor, str]] = []
-        for label, owner in owners:
-            self._kinds.append((owner, type(owner), label))
-            spaces = [vars(owner)]
-            if isinstance(owner, nn.Module):
-                spaces += [getattr(owner, space) for space in _SPACES]
-            for space in spaces:
-                self._keys.append((space, [*space], label))
-                for key, value in space.items():
-                    if isinstance(value, Tensor):
-                        self._tensors.append((space, key, value, label))
-                    elif space is not vars(owner) or key not in _SPACES:
-                        self._fixed.append((space, key, _Seen(value), label))
+        for space in spaces:
+            values = space.values
+            if space.owner is not None:
+                self._kinds.append((space.owner, type(space.owner), space.label))
+            if space.names is None:
+                self._keys.append((space, [*values]))
+            for name in values if space.names is None else space.names:
+                value = values.get(name, _MISSING)
+                if isinstance(value, Tensor):
+                    self._tensors.append((values, name, value, space))
+                elif name not in MODULE_SPACES:
+                    self._fixed.append((values, name, _Seen(value), space))
 
     def bind(self, captured: Iterable[Tensor]) -> list[Tensor]:
         """Name the tensors that the program reads; returns those that no owner holds."""
         ids = {id(t): t for t in captured}
-        for space, key, seen, _ in self._fixed:
-            seen.relax(space.get(key, _MISSING), ids)
+        for values, name, seen, _ in self._fixed:
+            seen.relax(values.get(name, _MISSING), ids)
         held = [entry for entry in self._tensors if id(entry[2]) in ids]
-        self._fixed += [(space, key, _Seen(t), label) for space, key, t, label in held]
+        self._fixed += [(values, name, _Seen(t), space) for values, name, t, space in held]
         self._tensors = []
         self._layouts = [(t, _layout(t)) for t in ids.values()]
         known = {id(entry[2]) for entry in held}
@@ -239,16 +283,16 @@ class Assumptions:
         for owner, kind, label in self._kinds:
             if type(owner) is not kind:
                 return f"the class of {label} changed"
-        for space, keys, label in self._keys:
-            if [*space] != keys:
-                key = min(space.keys() ^ set(keys), default="order")
-                return f"attribute {key!r} of {label} came or went"
-        for space, key, seen, label in self._fixed:
-            now = space[key]
+        for space, names in self._keys:
+            if [*space.values] != names:
+                name = min(space.values.keys() ^ set(names), default="order")
+                return f"{space.noun} {name!r} of {space.label} came or went"
+        for values, name, seen, space in self._fixed:
+            now = values.get(name, _MISSING)
             if now is seen.whole or (seen.empty and not now and type(now) is seen.kind):
                 continue  # nearly all, and this runs in every call
             if not seen.holds(now):
-                return f"attribute {key!r} of {label} changed"
+                return f"{space.noun} {name!r} of {space.label} changed"
         for tensor, layout in self._layouts:
             if _layout(tensor) != layout:
                 return f"dtype, device or shape of a tensor of {tuple(layout[3])} changed"

@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from eve_pyro.infer.compiled.assumptions import Assumptions, Call
-from eve_pyro.infer.compiled.programs import COMPILED, TRACED, Program, Programs, bind, tracing
+from eve_pyro.infer.compiled.programs import (
+    COMPILED,
+    TRACED,
+    Program,
+    Programs,
+    bind,
+    rehearse,
+    tracing,
+)
 from eve_pyro.infer.compiled.rehearsal import Rehearsal
 from eve_pyro.infer.compiled.tracing import TraceError, compile_graph, record_values
 
@@ -64,15 +72,14 @@ class DrawPrograms(Programs):
         rehearsal = Rehearsal(self.model, self.guide, call)
         with rehearsal:
             expected = self._values(call)(*call.tensors)
-        assumptions = Assumptions(rehearsal.modules())
+        assumptions = Assumptions(rehearsal.spaces())
         given = [t.detach() for t in call.tensors]
         with tracing(rehearsal):
             recording = record_values(self._values(call), given)
         bind(assumptions, recording.captured)
         run = compile_graph(recording.graph, [*recording.captured, *given], self.backend)
         program = Program(call.key, assumptions, run, recording.captured, [], {})
-        with rehearsal:
-            outputs = program(call)
+        outputs = rehearse(program, call, rehearsal)
         low = bool(call.autocast)
         _check(expected, recording.outputs, TRACED, low)
         _check(expected, outputs, COMPILED, low)

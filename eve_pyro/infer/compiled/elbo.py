@@ -4,16 +4,13 @@ import logging
 import math
 from typing import Any
 
-import torch
 from pyro.infer.elbo import ELBOModule
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from eve_pyro._checks import check_choice, check_int
 from eve_pyro.infer.compiled.assumptions import Call
-from eve_pyro.infer.compiled.losses import LossPrograms
-from eve_pyro.infer.compiled.programs import Program
+from eve_pyro.infer.compiled.losses import LossPrograms, differentiable
 from eve_pyro.infer.compiled.tracing import BACKENDS
 
 logger = logging.getLogger("eve_pyro")
@@ -28,17 +25,21 @@ class CompiledELBO:
     later calls. Pyro, handlers and autograd cost nothing from then on.
 
     A call's kind is everything that a recording freezes: the shapes, layouts and devices of its
-    tensors, its other arguments, whether gradients are on, and the attributes of all modules that
-    ran or whose methods are the model or the guide: numbers and strings, contents of lists, dicts
-    and dataclasses, training flags, hooks, submodules, and which parameters they hold. Values of
-    tensors are never frozen: parameters, buffers (``beta``) and data change freely. Each batch
-    size is a kind of its own, so drop or pad a last, smaller batch where there are many sizes.
+    tensors, its other arguments, whether gradients are on, and the values that the code could
+    read: all attributes of the modules that ran, that the model or guide hold or that are
+    arguments (numbers and strings, contents of lists, dicts, dataclasses and small arrays, training
+    flags, hooks, submodules, which parameters they hold); the globals, closures and defaults of the
+    model, the guide and the functions that they name; and the attributes that these name of their
+    objects. Values of tensors are never frozen: parameters, buffers (``beta``) and data change
+    freely. Each batch size is a kind of its own, so drop or pad a last, smaller batch where there
+    are many sizes.
 
     So that no number is silently wrong, each new trace is compared with one more eager run of the
-    same seed, loss and gradients. What this cannot see: Python values outside modules (globals,
-    closures, attributes of other objects) that change later, and tensors outside modules that are
-    replaced rather than changed in place. What a forward pass leaves behind in attributes for
-    others to read is not updated by compiled calls.
+    same seed, loss and gradients, which leaves no trace behind. What this cannot see when it
+    changes later: values found by other ways than by name (``getattr``, files, variables of
+    imported Python modules), containers of more than 256 elements whose length stays the same or
+    that are nested more than 3 deep, and what objects and code of libraries hold. What a forward
+    pass leaves behind in attributes for others to read is not updated by compiled calls.
 
     Pyro's validation is off in compiled calls; the loss is checked to be finite now and then.
     Calls under a Pyro handler (``poutine.trace``, ``poutine.scale``) are eager, since handlers
@@ -159,7 +160,7 @@ class CompiledELBOModule(ELBOModule):
             loss = super().forward(*args, **kwargs)
             self._programs.add(Call(args, kwargs))
             return loss
-        loss = _Loss.apply(program, call, *program.targets(call))
+        loss = differentiable(program, call)
         self._calls += 1
         every = self._options.check_every
         if every and self._calls % every == 0 and not math.isfinite(loss.item()):
@@ -168,18 +169,3 @@ class CompiledELBOModule(ELBOModule):
                 "elbo(model, guide) eagerly to see which site is to blame"
             )
         return loss
-
-
-class _Loss(torch.autograd.Function):
-    """A program's loss, whose gradients came with it."""
-
-    @staticmethod
-    def forward(ctx: Any, program: Program, call: Call, *targets: Tensor) -> Tensor:
-        loss, *gradients = program(call)
-        ctx.save_for_backward(*gradients)
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> Any:
-        return None, None, *torch._foreach_mul(ctx.saved_tensors, scale)

@@ -6,12 +6,22 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from eve_pyro.infer.compiled.assumptions import Assumptions, Call
-from eve_pyro.infer.compiled.programs import COMPILED, TRACED, Program, Programs, bind, tracing
+from eve_pyro.infer.compiled.programs import (
+    COMPILED,
+    TRACED,
+    Program,
+    Programs,
+    bind,
+    rehearse,
+    tracing,
+)
+from eve_pyro.infer.compiled.reach import spaces_of
 from eve_pyro.infer.compiled.rehearsal import Rehearsal
 from eve_pyro.infer.compiled.surrogate import tensor_loss
-from eve_pyro.infer.compiled.tracing import TraceError, compile_graph, leaves, record
+from eve_pyro.infer.compiled.tracing import TraceError, compile_graph, gradients_of, leaves, record
 
 
 class LossPrograms(Programs):
@@ -47,27 +57,27 @@ class LossPrograms(Programs):
             loss = self.elbo.differentiable_loss(self.model, self.guide, *args, **kwargs)
             loss = torch.as_tensor(loss)
             targets = leaves(loss) if loss.requires_grad else []
-            gradients = torch.autograd.grad(loss, targets) if targets else ()
-        expected, buffers = [loss.detach(), *gradients], rehearsal.buffers
-        owners = [(f"the {type(self.elbo).__name__}", self.elbo), *rehearsal.modules()]
-        assumptions = Assumptions(owners)
+            reached = gradients_of(loss, targets) if targets else ()
+            gradients = [g for g in reached if g is not None]  # all: they are its leaves
+        expected, left = [loss.detach(), *gradients], rehearsal.left
+        objective = spaces_of(f"the {type(self.elbo).__name__}", self.elbo)
+        assumptions = Assumptions([*objective, *rehearsal.spaces()])
         with tracing(rehearsal), self._observe():
             recording = record(self._loss(call), given, targets)
         bind(assumptions, recording.captured, parameters)
         numbers = {id(t): i for i, t in enumerate(given)}
-        reached = [numbers.get(id(t), t) for t in recording.targets]
+        by = [numbers.get(id(t), t) for t in recording.targets]
         inputs = [*recording.captured, *given]
         run = compile_graph(recording.graph, inputs, self.backend)
-        program = Program(call.key, assumptions, run, recording.captured, reached, parameters)
-        with rehearsal:
-            outputs = program(call)
+        program = Program(call.key, assumptions, run, recording.captured, by, parameters)
+        outputs = rehearse(program, call, rehearsal)
         places = {id(t): i for i, t in enumerate(targets, 1)}
         order = [0, *(places[id(t)] for t in recording.targets)]
         low = bool(call.autocast)
         _check(expected, dict(zip(order, recording.outputs, strict=True)), TRACED, low)
         _check(expected, dict(zip(order, outputs, strict=True)), COMPILED, low)
-        if not all(map(torch.allclose, buffers, rehearsal.buffers)):
-            raise TraceError("the trace does not change a buffer of the model as its run does")
+        if not all(map(_close, left, rehearsal.left)):
+            raise TraceError("the trace does not change a tensor in place as the model does")
         return program
 
     def _loss(self, call: Call) -> Callable[..., Tensor]:
@@ -76,6 +86,10 @@ class LossPrograms(Programs):
             return tensor_loss(self.elbo, self.model, self.guide, args, kwargs)
 
         return loss
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, equal_nan=True)
 
 
 def _check(
@@ -96,10 +110,37 @@ def _check(
         )
     total = float(torch.stack([g.double().norm() for g in gradients] or [loss.double()]).norm())
     for place, gradient in enumerate(gradients, 1):
+        if place not in found and gradient.any():
+            raise TraceError(
+                f"the gradient reaches a tensor of shape {tuple(gradient.shape)} in one run and "
+                "not in the next: the model makes it anew with requires_grad, to differentiate by "
+                "it perhaps, or reads some Python value that differs between runs"
+            )
         error = gradient - found.get(place, torch.zeros_like(gradient))
         bound = tolerance * (float(gradient.norm()) + 1e-2 * total)
         if not float(error.norm()) <= bound:
             raise TraceError(
                 f"the traced gradient by a tensor of shape {tuple(gradient.shape)} is not that of "
-                "the objective for the same seed"
+                "the objective for the same seed; something may replay noise in the backward "
+                "pass, as torch.utils.checkpoint does with dropout"
             )
+
+
+def differentiable(program: Program, call: Call) -> Tensor:
+    """A call's loss, to be differentiated once."""
+    return _Loss.apply(program, call, *program.targets(call))
+
+
+class _Loss(torch.autograd.Function):
+    """A program's loss, whose gradients came with it."""
+
+    @staticmethod
+    def forward(ctx: Any, program: Program, call: Call, *targets: Tensor) -> Tensor:
+        loss, *gradients = program(call)
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> Any:
+        return None, None, *torch._foreach_mul(ctx.saved_tensors, scale)

@@ -135,15 +135,32 @@ class Programs(ABC):
 @contextmanager
 def tracing(rehearsal: Rehearsal) -> Iterator[None]:
     """Context of the run that is recorded; whatever goes wrong in it is a ``TraceError``."""
-    try:
-        with rehearsal, pyro.validation_enabled(False), no_python_noise():
+    one_dnn = torch._C._get_mkldnn_enabled()
+    with _failing("tracing"), rehearsal, pyro.validation_enabled(False), no_python_noise():
+        try:
+            # Its recurrent layers hand their backward pass something that is no tensor.
+            torch._C._set_mkldnn_enabled(False)
             torch.clear_autocast_cache()  # casts of weights made before would be constants
             yield
+        finally:
+            torch._C._set_mkldnn_enabled(one_dnn)
             torch.clear_autocast_cache()
+
+
+def rehearse(program: Program, call: Call, rehearsal: Rehearsal) -> list[Tensor]:
+    """What a program returns for a call, without a trace of the run."""
+    with _failing("the traced program"), rehearsal:
+        return program(call)
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    try:
+        yield
     except TraceError:
         raise
     except Exception as error:
-        raise TraceError(f"tracing failed ({type(error).__name__}: {error})") from error
+        raise TraceError(f"{what} failed ({type(error).__name__}: {error})") from error
 
 
 def bind(

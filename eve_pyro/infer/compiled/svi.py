@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eve_pyro.infer.compiled.assumptions import Call
 from eve_pyro.infer.compiled.elbo import CompiledELBO
-from eve_pyro.infer.compiled.losses import LossPrograms
+from eve_pyro.infer.compiled.losses import LossPrograms, differentiable
 
 
 class CompiledSVI(SVI):
@@ -94,10 +94,10 @@ class CompiledSVI(SVI):
             value = super().step(*args, **kwargs)
             self._programs.add(Call(args, kwargs))
             return value
-        loss, *gradients = program(call)
+        loss = differentiable(program, call)
         value = _finite(loss)
-        for target, gradient in zip(program.targets(call), gradients, strict=True):
-            target.grad = gradient if target.grad is None else target.grad + gradient
+        if loss.requires_grad:
+            loss.backward()
         parameters = list(program.parameters.values())
         self.optim(parameters)
         for parameter in parameters:

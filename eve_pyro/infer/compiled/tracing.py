@@ -112,7 +112,7 @@ def record(
         value = function(*args)
         gradients: Sequence[Tensor | None] = ()
         if targets and value.requires_grad:
-            gradients = torch.autograd.grad(value, targets, allow_unused=True)
+            gradients = gradients_of(value, targets)
         reached = [(t, g) for t, g in zip(targets, gradients, strict=False) if g is not None]
         found[:] = [t for t, _ in reached]
         outputs[:] = [value.detach(), *(g for _, g in reached)]
@@ -183,6 +183,28 @@ def leaves(value: Tensor) -> list[Tensor]:
             found.append(node.variable)
         stack.extend(parent for parent, _ in node.next_functions)
     return found
+
+
+def gradients_of(value: Tensor, targets: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """The gradients by leaf tensors, None where there is none, without running the leaves' hooks.
+
+    Hooks run where the program's gradients go, into the user's tensors.
+
+    Example:
+        >>> w = torch.ones(3, requires_grad=True)
+        >>> _ = w.register_hook(lambda gradient: 2 * gradient)
+        >>> gradients_of(w.sum(), [w])
+        (tensor([1., 1., 1.]),)
+    """
+    hooks = [t._backward_hooks for t in targets if t._backward_hooks]
+    kept = [dict(h) for h in hooks]
+    for h in hooks:
+        h.clear()
+    try:
+        return torch.autograd.grad(value, targets, allow_unused=True)
+    finally:
+        for h, entries in zip(hooks, kept, strict=True):
+            h.update(entries)
 
 
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor], backend: str) -> Graph:
