@@ -65,6 +65,9 @@ EVERY = {
     "layers": lambda ax: plots.plot_layers(layer_frame(2), ax=ax),
     "neurons": lambda ax: plots.plot_neurons(torch.rand(N, 5), torch.randn(N), ax=ax),
     "sigma": lambda ax: plots.plot_sigma_vs_scale(torch.rand(N), torch.rand(N), ax=ax),
+    "tokens": lambda ax: plots.plot_tokens(
+        ["Call", " me", " Ish", "mael", ".\n", "Some"], torch.rand(6), marked=[0, 1] * 3, ax=ax
+    ),
     "training": lambda ax: plots.plot_training(history_frame(), ax=ax),
     "evolution": lambda ax: plots.plot_evolution(evolution_frame(9), "kl", ax=ax),
 }
@@ -102,6 +105,58 @@ class TestEveryPlot:
             assert frame.y0 <= box.y0
             assert box.x1 <= frame.x1
             assert box.y1 <= frame.y1
+
+
+class TestTokens:
+    TEXT = ("Call", " me", " Ish", "mael", ".\n", " ", "$5", "$6")
+
+    def draw(self, **options):
+        return plots.plot_tokens(self.TEXT, np.arange(8.0), **options)
+
+    def test_lines_break_between_tokens_and_where_the_text_does(self):
+        ax = self.draw(width=8)
+        boxes = {(patch.get_y(), patch.get_x()): patch for patch in ax.patches}
+        lines: dict[float, list[str]] = {}
+        for (top, _), patch in sorted(boxes.items()):
+            lines.setdefault(top, []).append(patch.get_label())
+        assert list(lines.values()) == [
+            ["Call", " me"],
+            [" Ish", "mael"],
+            [".\n"],
+            [" ", "$5", "$6"],
+        ]
+        assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "3", "5", "6"]
+        one = self.draw(width=1)
+        assert len({patch.get_y() for patch in one.patches}) == 8
+
+    def test_colours_follow_the_values_between_the_limits(self):
+        colours = [p.get_facecolor() for p in self.draw(limits=(0, 7)).patches]
+        red, green, _, _ = zip(*colours, strict=True)
+        assert list(green) == sorted(green, reverse=True)
+        assert len(set(green)) == 8
+        assert (red[0], green[0]) == (1, 1)
+        clipped = [p.get_facecolor() for p in self.draw(limits=(2, 5)).patches]
+        assert clipped[0] == clipped[2]
+        assert clipped[5] == clipped[7]
+
+    def test_frames(self):
+        frames = [p.get_edgecolor()[3] for p in self.draw(marked=[0, 1, 0, 0, 0, 0, 0, 1]).patches]
+        assert frames == [0, 1, 0, 0, 0, 0, 0, 1]
+
+    def test_dollars_are_no_formula_and_constants_have_a_colour(self):
+        ax = plots.plot_tokens(["$x$ ", "$"], [1.0, 1.0])
+        ax.figure.canvas.draw()
+        assert ax.patches[0].get_label() == "$x$ "
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="tokens and values and marked must have the same"):
+            plots.plot_tokens(["a", "b"], [1.0])
+        with pytest.raises(ValueError, match="values must be a non-empty 1-d array"):
+            plots.plot_tokens([], [])
+        with pytest.raises(ValueError, match="limits must rise, got"):
+            self.draw(limits=(1.0, 1.0))
+        with pytest.raises(ValueError, match="width must be an integer >= 1, got 0"):
+            self.draw(width=0)
 
 
 class TestData:

@@ -1,18 +1,20 @@
-"""Which layers the spread of a prediction comes from."""
+"""Which layers the uncertainty of a prediction comes from."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
 from eve_pyro._checks import check_int
 from eve_pyro.diagnostics.posterior import eve_layers, fitted_guide
-from eve_pyro.infer.mixtures import GaussianMixture
+from eve_pyro.infer.mixtures import GaussianMixture, Mixture
 from eve_pyro.infer.predictive import StreamingPredictive
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 
 class _MeanOf(Messenger):
@@ -75,16 +77,14 @@ def layer_spread(
     """
     import pandas as pd
 
-    check_int("num_samples", num_samples, 2)
-    guide = fitted_guide(model, guide)
-    layers = list(eve_layers(model))
-    predictive = StreamingPredictive(model, guide, num_samples)
+    layers, predict = _switched(model, guide, data, num_samples, seed)
 
     def variance(at_mean: Collection[str]) -> float:
-        with _MeanOf(at_mean):
-            mixture = predictive(*data, seed=seed)
+        mixture = predict(at_mean)
         if not isinstance(mixture, GaussianMixture):
-            raise ValueError("model must have a real-valued target, got one of classes")
+            raise ValueError(
+                "model must have a real-valued target, got one of classes: use layer_epistemic"
+            )
         unbiased = num_samples / (num_samples - 1)
         return mixture.epistemic.mean().item() * unbiased
 
@@ -100,3 +100,68 @@ def layer_spread(
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.index.name = "layer"
     return frame
+
+
+def layer_epistemic(
+    model: nn.Module, guide: Any, *data: Any, num_samples: int = 64, seed: int = 0
+) -> "xr.Dataset":
+    r"""Find the epistemic uncertainty that each layer's draws alone give every datum.
+
+    .. math:: A_l(x) = U(x \,|\, z_k = \mu_k \; \forall k \ne l), \qquad T(x) = U(x)
+
+    U is the ``epistemic`` part of a prediction: the variance between draws of a real target's
+    mean, in its squared units, or the mutual information between a label and the draw, in nats.
+    A / T is a layer's share of it. Shares sum to 1 where the output is linear in the latents;
+    otherwise what one layer's noise does depends on the others'. All runs use the same noise.
+
+    Both estimates have a bias of order 1 / num_samples: the variance is that of the draws
+    themselves, and the mutual information is too small. Take many draws of few data. One
+    prediction per layer, and one more.
+
+    Arguments:
+        model, guide, data, seed: see :func:`layer_spread`; the target may also be of labels, as
+            a language model's next token.
+        num_samples: posterior draws, at least 2. Default 64.
+
+    Returns:
+        ``alone`` (layer, obs_id) and ``total`` (obs_id), with a further dim ``position`` for
+        targets that have one.
+
+    Raises:
+        ValueError: for a model without EVE layers, or fewer than 2 draws.
+
+    Example:
+        >>> import torch
+        >>> from eve_pyro.nn import LanguageModel, TransformerConfig, TransformerLM
+        >>> config = TransformerConfig(50, d_model=16, d_ff=32, feed_forward="eve")
+        >>> model = LanguageModel(TransformerLM(config))
+        >>> found = layer_epistemic(model, None, torch.randint(50, (3, 8)), num_samples=4)
+        >>> dict(found.alone.sizes)
+        {'layer': 2, 'obs_id': 3, 'position': 8}
+    """
+    import xarray as xr
+
+    layers, predict = _switched(model, guide, data, num_samples, seed)
+
+    def epistemic(at_mean: Collection[str]) -> np.ndarray:
+        return predict(at_mean).epistemic.detach().cpu().numpy()
+
+    total = epistemic(())
+    alone = np.stack([epistemic([other for other in layers if other != name]) for name in layers])
+    dims = ("obs_id", "position")[: total.ndim]
+    variables = {"alone": (("layer", *dims), alone), "total": (dims, total)}
+    return xr.Dataset(variables, {"layer": layers})
+
+
+def _switched(
+    model: nn.Module, guide: Any, data: Any, num_samples: int, seed: int
+) -> tuple[list[str], Callable[[Collection[str]], Mixture]]:
+    """The EVE layers, and predictions with some of them at their means."""
+    check_int("num_samples", num_samples, 2)
+    predictive = StreamingPredictive(model, fitted_guide(model, guide), num_samples)
+
+    def predict(at_mean: Collection[str]) -> Mixture:
+        with _MeanOf(at_mean):
+            return predictive(*data, seed=seed)
+
+    return list(eve_layers(model)), predict

@@ -1,4 +1,4 @@
-"""Pictures of predictions, of their calibration, of neurons and of training.
+"""Pictures of predictions, of their calibration, of neurons, of texts and of training.
 
 Every function draws on the ``ax`` it is given, or on a figure of its own, and returns the axes.
 Nothing touches pyplot or the global style, so all works headless; in a notebook end a cell with
@@ -17,6 +17,7 @@ from eve_pyro.diagnostics.plots.predictions import (
     plot_predictive_band,
     plot_uncertainty_split,
 )
+from eve_pyro.diagnostics.plots.text import plot_tokens
 from eve_pyro.diagnostics.plots.training import plot_evolution, plot_training
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "plot_predictive_band",
     "plot_risk_coverage",
     "plot_sigma_vs_scale",
+    "plot_tokens",
     "plot_training",
     "plot_uncertainty_split",
 ]
