@@ -213,6 +213,22 @@ def test_compiled_is_eager(elbo, particles):
     torch.testing.assert_close(*results)
 
 
+def test_a_switch_after_compilation_is_seen():
+    model, data = LanguageModel(twins()[0]), text()
+    guide = EVEGuide(model)
+    objective = CompiledELBO(TraceMeanField_ELBO(max_plate_nesting=2), backend="eager")
+    losses = []
+    for dim in (None, -2, None):
+        for _, layer in eve_modules(model):
+            layer.shared_noise_dim = dim
+        pyro.set_rng_seed(0)
+        losses.append(objective(model, guide)(*data).item())
+    assert losses[0] == losses[2] != losses[1]
+    pyro.set_rng_seed(0)
+    eager = TraceMeanField_ELBO(max_plate_nesting=2).loss(model, guide, *data)
+    assert losses[2] == pytest.approx(eager)
+
+
 @pytest.mark.parametrize("latent_dim", [1, 2])
 def test_generation_is_the_full_pass_under_the_same_noise(latent_dim):
     """With greedy choices, layers' noise is all that is drawn, once, in both."""
