@@ -1,6 +1,8 @@
-"""What a trace took from globals, closures and objects, and what its rehearsals leave behind."""
+"""What a trace took from globals, closures and objects is noticed when it changes."""
 
 import math
+import random
+import weakref
 from argparse import Namespace
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,13 +15,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pyro.infer import SVI, Trace_ELBO
-from pyro.nn import PyroModule
+from pyro.infer import Trace_ELBO
 from small_models import data
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from eve_pyro.infer import CompiledELBO, CompiledSVI, TraceError
+from eve_pyro.infer import MCNLL_ELBO, CompiledELBO, TraceError
 from eve_pyro.infer.compiled.assumptions import Assumptions, Call, _exact
 from eve_pyro.infer.compiled.reach import Reach, spaces_of
 
@@ -199,159 +199,208 @@ def test_recursive_structures_end():
     follows(model, lambda: knot.__setitem__(0, 2.0))
 
 
-# What rehearsals leave behind.
+# Methods that no code names, and values that are found on the way.
+
+FACTOR = 1.0
+ROWS = torch.randn(10, 3)
 
 
-def test_tensors_of_any_owner_hold_what_eager_steps_leave():
-    def make():
-        net, calls, seen = nn.Linear(3, 1), torch.zeros(()), {"mean": torch.zeros(3)}
-
-        def model(x, y):
-            calls.add_(1)
-            with torch.no_grad():
-                seen["mean"][:2].lerp_(x.mean(0)[:2], 0.1)
-                net.weight.clamp_(-0.1, 0.1)
-            likelihood(net(x - seen["mean"]).squeeze(-1), y)
-
-        return model, [calls, seen["mean"], net.weight]
-
-    ends = []
-    for elbo in (Trace_ELBO(), CompiledELBO(Trace_ELBO(), backend="eager")):
-        torch.manual_seed(0)
-        model, state = make()
-        loss = elbo(model, no_guide)
-        losses = [loss(*data(seed=seed)).item() for seed in range(4)]
-        ends.append((losses, state))
-    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-5)
-    for eager, compiled in zip(ends[0][1], ends[1][1], strict=True):
-        torch.testing.assert_close(compiled, eager)
+class Factored(dist.Normal):
+    def log_prob(self, value):
+        return FACTOR * super().log_prob(value)
 
 
-def test_arguments_that_the_model_changes_in_place():
-    def model(x, y):
-        x.mul_(0.5)
+class Lookup:
+    def __init__(self):
+        self._values = {"scale": 1.0}
+
+    def __getitem__(self, name):
+        return self._values[name]
+
+    def __len__(self):
+        return len(self._values)
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self):
+        self.scale = 1.0
+
+
+class FactoredELBO(MCNLL_ELBO):
+    def differentiable_loss(self, *args, **kwargs):
+        return FACTOR * super().differentiable_loss(*args, **kwargs)
+
+
+LOOKUP, SLOTTED = Lookup(), Slotted()
+
+
+def with_own_distribution(x, y):
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", Factored(x.sum(-1), 1.0), obs=y)
+
+
+def with_dunders(x, y):
+    likelihood(x.sum(-1) * LOOKUP["scale"] * len(LOOKUP) * SLOTTED.scale, y)
+
+
+def with_shape_of_another_tensor(x, y):
+    with pyro.poutine.scale(scale=len(ROWS) / len(x)):
         likelihood(x.sum(-1), y)
 
-    ends = []
-    for elbo in (Trace_ELBO(), CompiledELBO(Trace_ELBO(), backend="eager")):
-        x, y = data()
-        loss = elbo(model, no_guide)
-        ends.append([*(loss(x, y).item() for _ in range(4)), x.sum().item()])
-    assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+
+def test_overrides_of_library_methods(monkeypatch):
+    follows(with_own_distribution, lambda: monkeypatch.setitem(globals(), "FACTOR", 3.0))
 
 
-def test_the_tape_of_the_first_call_survives_in_place_changes():
-    scale = torch.ones(())
-    weight = nn.Parameter(torch.ones(3))
+def test_methods_that_python_calls(monkeypatch):
+    follows(with_dunders, lambda: monkeypatch.setitem(LOOKUP._values, "scale", 2.0))
+    follows(with_dunders, lambda: monkeypatch.setitem(LOOKUP._values, "more", 2.0))
+    follows(with_dunders, lambda: monkeypatch.setattr(SLOTTED, "scale", 3.0))
 
-    def model(x, y):
-        likelihood((x * weight * scale).sum(-1), y)
-        scale.add_(1)
+
+def test_shapes_of_tensors_whose_values_are_not_read(monkeypatch):
+    rows = torch.randn(50, 3)
+    follows(with_shape_of_another_tensor, lambda: monkeypatch.setitem(globals(), "ROWS", rows))
+
+
+def test_own_objectives(monkeypatch):
+    loss = CompiledELBO(FactoredELBO(2, max_plate_nesting=1), backend="eager")(global_model, no_guide)
+    before = [loss(*data()).item() for _ in range(2)]
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    after = [loss(*data()).item() for _ in range(2)]
+    assert after == pytest.approx([3 * b for b in before])
+
+
+def test_what_arguments_hold():
+    shift = 0.0
+
+    def transform(x):
+        return x + shift
+
+    def model(transform, x, y):
+        likelihood(transform(x).sum(-1), y)
 
     loss = CompiledELBO(Trace_ELBO(), backend="eager")(model, no_guide)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        Trace_ELBO()(model, no_guide)(*data()).backward()  # eager autograd refuses it too
-    with pytest.raises((RuntimeError, TraceError)):
-        loss(*data()).backward()
+    eager = Trace_ELBO()(model, no_guide)
+    for value in (0.0, 1.0):
+        shift = value
+        for _ in range(2):
+            torch.testing.assert_close(loss(transform, *data()), eager(transform, *data()))
+    assert loss.traces == 2
 
 
-class Weighted(PyroModule):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
-
-    def forward(self, x, y):
-        likelihood((x * self.weight).sum(-1), y)
-
-
-def steps_of_svi(model, svi, **options):
-    step = svi(model, no_guide, pyro.optim.SGD({"lr": 0.01}), Trace_ELBO(), **options).step
-    for _ in range(3):
-        step(*data())
+@pytest.mark.parametrize("package", ["code", "profile"])
+def test_functions_without_a_module_of_their_own(package):
+    space = {"likelihood": likelihood, "SCALE": 1.0}
+    if package != "code":
+        space["__name__"] = f"{package}.models"  # of the user, not Python's module of that name
+    exec("def model(x, y):\n    likelihood(SCALE * x.sum(-1), y)\n", space)
+    follows(space["model"], lambda: space.update(SCALE=2.0))
 
 
-def steps_by_hand(model, elbo):
-    optimizer, loss = torch.optim.SGD(model.parameters(), 0.01), elbo(model, no_guide)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss(*data()).backward()
-        optimizer.step()
+@pytest.mark.parametrize("make", [random.Random, np.random.default_rng])
+def test_generators_of_the_users_own_are_refused(make):
+    generator = make(1)
+
+    def model(x, y):
+        likelihood(x.sum(-1) + (1.0 if generator.random() < 0.1 else 0.0), y)
+
+    loss = CompiledELBO(Trace_ELBO(), backend="eager")(model, no_guide)
+    with pytest.raises(TraceError, match="'generator' of model changed"):
+        loss(*data())
 
 
-STEPS = {
-    "SVI": lambda m: steps_of_svi(m, SVI),
-    "CompiledSVI": lambda m: steps_of_svi(m, CompiledSVI, backend="eager"),
-    "Trace_ELBO": lambda m: steps_by_hand(m, Trace_ELBO()),
-    "CompiledELBO": lambda m: steps_by_hand(m, CompiledELBO(Trace_ELBO(), backend="eager")),
+def test_noise_that_a_model_seeds_itself_is_refused():
+    def model(x, y):
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            eps = torch.randn(len(x))
+        likelihood(x.sum(-1) + eps, y)
+
+    torch.manual_seed(0)
+    loss = CompiledELBO(Trace_ELBO(), backend="eager")(model, no_guide)
+    with pytest.raises(TraceError, match="for the same seed"):
+        loss(*data())
+
+
+class Raising:
+    def __getattr__(self, name):
+        raise ZeroDivisionError(name)
+
+
+class Meta(type):
+    def __getattr__(cls, name):
+        raise KeyError(name)
+
+
+@dataclass(eq=False)
+class Node:
+    children: list
+
+
+ODD = {
+    "raising": Raising,
+    "metaclass": lambda: Meta("Made", (), {})(),
+    "set": lambda: {Node([])},
+    "tensor keys": lambda: {torch.ones(2): 1},
+    "dead proxy": lambda: weakref.proxy(Node([])),
 }
 
 
-def test_hooks_of_gradients_run_once_a_step():
-    ends = []
-    for train in STEPS.values():
-        pyro.clear_param_store()
-        model, fired, accumulated = Weighted(), [], []
-        handle = model.weight.register_hook(lambda g, fired=fired: fired.append(1) or 2 * g)
-        model.weight.register_post_accumulate_grad_hook(lambda t, a=accumulated: a.append(1))
-        train(model)
-        assert (len(fired), len(accumulated)) == (3, 3)
-        handle.remove()
-        train(model)
-        assert (len(fired), len(accumulated)) == (3, 6)
-        ends.append(model.weight.detach())
-    for end in ends[1:]:
-        torch.testing.assert_close(end, ends[0])
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
+def test_objects_that_are_hard_to_look_at(make):
+    odd = make()
 
+    def model(x, y):
+        keep = odd
+        likelihood(x.sum(-1) * (1 if keep is odd else 2), y)
 
-# What was refused by mistake, or by a wrong name.
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers(kind):
-    torch.manual_seed(0)
-    layer, head = kind(3, 4, 2), nn.Linear(4, 1)
-    model = PyroModule[nn.ModuleList]([layer, head])
-
-    def run(x, y):
-        likelihood(head(layer(x[:, None])[0])[:, 0, 0], y)
-
-    eager, loss = Trace_ELBO()(run, no_guide), None
-    loss = CompiledELBO(Trace_ELBO(), backend="eager")(run, no_guide)
-    for _ in range(3):
-        found = []
-        for objective in (eager, loss):
-            model.zero_grad()
-            objective(*data()).backward()
-            found.append([p.grad.clone() for p in model.parameters()])
-        torch.testing.assert_close(*found)
+    loss = CompiledELBO(Trace_ELBO(), backend="eager")(model, no_guide)
+    torch.testing.assert_close(loss(*data()), loss(*data()))
     assert loss.traces == 1
 
 
-def test_leaves_made_by_the_model_are_named():
-    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+def test_an_empty_list_that_becomes_a_tensor():
+    offset = []
 
     def model(x, y):
-        x = x.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
-        likelihood(net(x).squeeze(-1) + slope.sum(-1), y)
+        likelihood(x.sum(-1) + (offset if len(offset) else 0.0), y)
 
-    loss = CompiledELBO(Trace_ELBO(), backend="eager")(model, no_guide)
-    with pytest.raises(TraceError, match="makes it anew with requires_grad"):
-        loss(*data())
+    def change():
+        nonlocal offset
+        offset = torch.ones(len(data()[0]))
+
+    follows(model, change)
 
 
-def test_checkpoints_that_replay_noise_are_named():
-    net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+def test_long_chains_take_neither_the_stack_nor_long():
+    chain = None
+    for _ in range(3000):
+        link = Lookup()
+        link.next, chain = chain, link
 
     def model(x, y):
-        likelihood(checkpoint(net, x, use_reentrant=False).squeeze(-1), y)
+        likelihood(x.sum(-1) + (chain.next is None), y)
+
+    reach = Reach()
+    reach.add("the model", model)
+    assert sum(space.label.endswith("'chain' of model") for space in reach.spaces()) == 3000
+
+
+def test_a_value_that_changes_in_every_step_is_warned_of(caplog):
+    settings = {"scale": 1.0, "step": 0}
+
+    def model(x, y):
+        likelihood(x.sum(-1) * settings["scale"], y)
 
     loss = CompiledELBO(Trace_ELBO(), backend="eager")(model, no_guide)
-    with pytest.raises(TraceError, match=r"torch\.utils\.checkpoint"):
-        loss(*data())
-    net.eval()
-    loss(*data())
-    assert loss.traces == 1
+    with caplog.at_level("WARNING"):
+        for step in range(6):
+            settings["step"] = step
+            loss(*data())
+    assert [r.message for r in caplog.records if "'settings' of model changed" in r.message]
 
 
 # Equality.

@@ -5,7 +5,7 @@ made for and the values that its code could read, and serves only where both sti
 """
 
 import dataclasses
-from collections import deque
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from eve_pyro.infer.compiled.reach import MODULE_SPACES, MOST, Space
+from eve_pyro.infer.compiled.reach import CONTAINERS, MODULE_SPACES, MOST, Space
 from eve_pyro.infer.compiled.tracing import TraceError
 
 _NUMBERS = (bool, int, float, complex, str, bytes, np.generic)
@@ -37,8 +38,8 @@ _PLAIN = (
     ModuleType,
 )
 _FIXED = (*_PLAIN, Distribution)
-_CONTAINERS = (list, tuple, dict, deque)
 _DEPTH = 3  # how far the contents of containers are compared
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _MISSING, _ANY = object(), object()
 
 
@@ -65,7 +66,7 @@ class Call:
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
         self._leaves, self._spec = pytree.tree_flatten((args, kwargs))
         self.tensors = [x for x in self._leaves if isinstance(x, Tensor)]
-        self.modules = [x for x in self._leaves if isinstance(x, nn.Module)]
+        self.others = [x for x in self._leaves if not isinstance(x, Tensor)]
         autocast = [
             torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None
             for d in ("cpu", "cuda")
@@ -100,17 +101,19 @@ def _exact(value: Any) -> tuple:
     dataclasses that are not to be compared; no NaN equals any.
     """
     kind = type(value)
-    if isinstance(value, float):
+    if _is(value, float):
         return kind, value.hex()
-    if isinstance(value, complex):
+    if _is(value, complex):
         return kind, value.real.hex(), value.imag.hex()
-    if isinstance(value, np.generic):
+    if _is(value, np.generic):
         return kind, value.dtype, value.tobytes()
-    if isinstance(value, tuple):
+    if _is(value, tuple):
         return kind, tuple(map(_exact, value))
-    if isinstance(value, frozenset):
-        return kind, frozenset(map(_exact, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if _is(value, frozenset):
+        return kind, frozenset((type(v), v) for v in value)
+    if _is(value, Tensor):
+        return kind, id(value)
+    if _is_frozen(value):
         return kind, tuple((name, _exact(v)) for name, v in _fields(value))
     return kind, value
 
@@ -128,12 +131,24 @@ def _name(leaf: Any, args: tuple, kwargs: dict[str, Any]) -> str:
 
 def _is_plain(value: Any) -> bool:
     """Whether a value cannot change unseen: no part of it can be changed in place."""
-    if isinstance(value, tuple | frozenset):
+    if _is(value, tuple | frozenset):
         return all(map(_is_plain, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        frozen = type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
-        return frozen and all(_is_plain(v) for _, v in _fields(value))
-    return isinstance(value, _PLAIN)
+    if _is_frozen(value):
+        return all(_is_plain(v) for _, v in _fields(value))
+    return _is(value, _PLAIN)
+
+
+def _is(value: Any, kinds: Any) -> bool:
+    """``isinstance`` that does not run the code of proxies."""
+    return issubclass(type(value), kinds)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return any("__dataclass_fields__" in vars(kind) for kind in type(value).__mro__)
+
+
+def _is_frozen(value: Any) -> bool:
+    return _is_dataclass(value) and type(value).__dataclass_params__.frozen
 
 
 def _layout(tensor: Tensor) -> tuple:
@@ -146,27 +161,37 @@ def _parts(value: Any, depth: int) -> tuple[Any, list[Any]] | None:
     """The shape and the elements of a container; None for what is compared as a whole."""
     if depth == 0:
         return None
-    if isinstance(value, _CONTAINERS):
+    if _is(value, CONTAINERS):
         if len(value) > MOST:
             return None
-        if isinstance(value, dict):
+        if _is(value, dict):
             return [_exact(key) for key in value], [*value.values()]
+        if _is(value, set | frozenset):
+            return {(type(v), v) for v in value}, []
         return len(value), [*value]
-    if isinstance(value, set | frozenset):
-        return set(map(_exact, value)), []
-    if isinstance(value, bytearray):
+    if _is(value, _GENERATORS):
+        return repr(_state(value)), []
+    if _is(value, bytearray):
         return bytes(value), []
-    if isinstance(value, np.ndarray):
+    if _is(value, np.ndarray):
         if value.size > MOST or value.dtype.hasobject:
             return None
         return (value.shape, value.dtype, value.tobytes()), []
-    if isinstance(value, Distribution):
+    if _is(value, Distribution):
         names = [name for name in (*value.arg_constraints, "base_dist") if name in vars(value)]
         return names, [vars(value)[name] for name in names]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type | nn.Module):
+    if _is_dataclass(value) and not _is(value, type | nn.Module):
         fields = dict(_fields(value))
         return [*fields], [*fields.values()]
     return None
+
+
+def _state(generator: Any) -> Any:
+    if _is(generator, random.Random):
+        return generator.getstate()
+    if _is(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state()
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
@@ -180,14 +205,15 @@ class _Seen:
 
     def __init__(self, value: Any, depth: int = _DEPTH) -> None:
         self.kind, self.value, self.depth = type(value), value, depth
-        self.size = len(value) if isinstance(value, _CONTAINERS) else 0
+        self.size = len(value) if _is(value, CONTAINERS) else 0
         self.whole = _ANY if self.size else value  # no need to look further if it is the same
         self.elements: list[_Seen] | None = None
+        self.layout: tuple | None = None
         if (parts := _parts(value, depth)) is not None:
             self.value, elements = parts
             self.elements = [_Seen(v, depth - 1) for v in elements]
             self.whole = _ANY
-        self.empty = isinstance(value, _CONTAINERS) and not self.size
+        self.empty = _is(value, CONTAINERS) and not self.size
 
     def holds(self, now: Any) -> bool:
         """Whether a value is still what was seen."""
@@ -195,25 +221,30 @@ class _Seen:
             return False
         if self.elements is None:
             if self.value is _ANY:
-                return True
+                return self.layout is None or self.layout == _layout(now)
             same = now is self.value and (not self.size or len(now) == self.size)
-            return same or (isinstance(now, _NUMBERS) and _exact(now) == _exact(self.value))
+            return same or (_is(now, _NUMBERS) and _exact(now) == _exact(self.value))
         parts = _parts(now, self.depth)
         if parts is None or parts[0] != self.value:
             return False
         return all(e.holds(v) for e, v in zip(self.elements, parts[1], strict=True))
 
     def relax(self, now: Any, captured: dict[int, Tensor]) -> None:
-        """Let go of tensors that no program reads and of objects that each run makes anew."""
+        """Let go of objects that each run makes anew, and of the values of tensors not read.
+
+        Of a tensor that the program does not read the model may still have read the shape.
+        """
         if self.elements is not None:
             parts = _parts(now, self.depth) if type(now) is self.kind else None
             others = parts[1] if parts is not None and parts[0] == self.value else []
             for i, element in enumerate(self.elements):
                 element.relax(others[i] if others else _ANY, captured)
-        elif isinstance(self.value, Tensor):
+        elif _is(self.value, Tensor):
             if id(self.value) not in captured:
+                if now is self.value and now.layout is torch.strided and not is_lazy(now):
+                    self.layout = _layout(now)
                 self.value = self.whole = _ANY
-        elif not isinstance(self.value, _FIXED) and now is not self.value:
+        elif not _is(self.value, _FIXED) and now is not self.value:
             self.value, self.whole, self.size = _ANY, _ANY, 0
 
 
@@ -223,10 +254,10 @@ class Assumptions:
     Of modules and of the objective, no attribute may come or go. Numbers, strings, functions,
     hooks and submodules must stay what they are, training flags among them; lists, tuples, dicts,
     sets, deques, dataclasses, distributions and small arrays must keep their contents, to a depth
-    of 3 (larger ones than 256 elements must stay the same object of the same length). Of tensors,
-    those count that the program reads (:meth:`bind`): they must stay the same objects of the same
-    layout, while their values may change. Other objects must stay the same ones, unless each run
-    makes new ones.
+    of 3 (larger ones than 256 elements must stay the same object of the same length). Tensors that
+    the program reads (:meth:`bind`) must stay the same objects of the same layout, while their
+    values may change; others must keep their layout. Other objects must stay the same ones, unless
+    each run makes new ones.
 
     Arguments:
         spaces: of named values.
@@ -246,7 +277,6 @@ class Assumptions:
         self._kinds: list[tuple[Any, type, str]] = []
         self._keys: list[tuple[Space, list[str]]] = []
         self._fixed: list[tuple[Mapping, str, _Seen, Space]] = []
-        self._tensors: list[tuple[Mapping, str, Tensor, Space]] = []
         self._layouts: list[tuple[Tensor, tuple]] = []
         self._foreign: list[tuple[Callable[[], Any], Tensor, str]] = []
         for space in spaces:
@@ -256,23 +286,18 @@ class Assumptions:
             if space.names is None:
                 self._keys.append((space, [*values]))
             for name in values if space.names is None else space.names:
-                value = values.get(name, _MISSING)
-                if isinstance(value, Tensor):
-                    self._tensors.append((values, name, value, space))
-                elif name not in MODULE_SPACES:
-                    self._fixed.append((values, name, _Seen(value), space))
+                if name not in MODULE_SPACES:
+                    seen = _Seen(values.get(name, _MISSING))
+                    self._fixed.append((values, name, seen, space))
 
     def bind(self, captured: Iterable[Tensor]) -> list[Tensor]:
         """Name the tensors that the program reads; returns those that no owner holds."""
         ids = {id(t): t for t in captured}
         for values, name, seen, _ in self._fixed:
             seen.relax(values.get(name, _MISSING), ids)
-        held = [entry for entry in self._tensors if id(entry[2]) in ids]
-        self._fixed += [(values, name, _Seen(t), space) for values, name, t, space in held]
-        self._tensors = []
         self._layouts = [(t, _layout(t)) for t in ids.values()]
-        known = {id(entry[2]) for entry in held}
-        return [t for t in ids.values() if id(t) not in known]
+        held = {id(seen.value) for _, _, seen, _ in self._fixed}
+        return [t for t in ids.values() if id(t) not in held]
 
     def expect(self, read: Callable[[], Any], tensor: Tensor, label: str) -> None:
         """Assume that ``read()`` returns this very tensor."""
@@ -289,7 +314,7 @@ class Assumptions:
                 return f"{space.noun} {name!r} of {space.label} came or went"
         for values, name, seen, space in self._fixed:
             now = values.get(name, _MISSING)
-            if now is seen.whole or (seen.empty and not now and type(now) is seen.kind):
+            if now is seen.whole or (seen.empty and type(now) is seen.kind and not now):
                 continue  # nearly all, and this runs in every call
             if not seen.holds(now):
                 return f"{space.noun} {name!r} of {space.label} changed"

@@ -69,7 +69,7 @@ class DrawPrograms(Programs):
             raise TraceError(error.cause, ADVICE) from error
 
     def _trace(self, call: Call) -> Program:
-        rehearsal = Rehearsal(self.model, self.guide, call)
+        rehearsal = Rehearsal(call, {"the model": self.model, "the guide": self.guide})
         with rehearsal:
             expected = self._values(call)(*call.tensors)
         assumptions = Assumptions(rehearsal.spaces())

@@ -29,17 +29,19 @@ class CompiledELBO:
     read: all attributes of the modules that ran, that the model or guide hold or that are
     arguments (numbers and strings, contents of lists, dicts, dataclasses and small arrays, training
     flags, hooks, submodules, which parameters they hold); the globals, closures and defaults of the
-    model, the guide and the functions that they name; and the attributes that these name of their
-    objects. Values of tensors are never frozen: parameters, buffers (``beta``) and data change
+    model, the guide, the objective and the functions that they name; and what these name of objects
+    and classes. Values of tensors are never frozen: parameters, buffers (``beta``) and data change
     freely. Each batch size is a kind of its own, so drop or pad a last, smaller batch where there
     are many sizes.
 
     So that no number is silently wrong, each new trace is compared with one more eager run of the
     same seed, loss and gradients, which leaves no trace behind. What this cannot see when it
     changes later: values found by other ways than by name (``getattr``, files, variables of
-    imported Python modules), containers of more than 256 elements whose length stays the same or
-    that are nested more than 3 deep, and what objects and code of libraries hold. What a forward
-    pass leaves behind in attributes for others to read is not updated by compiled calls.
+    imported Python modules and what their functions read there), names that did not exist before,
+    containers of more than 256 elements whose length stays the same or that are nested more than 3
+    deep, and what objects and code of libraries hold. What a forward pass leaves behind in
+    attributes for others to read is not updated by compiled calls. A value that changes in every
+    step costs a trace in every step, of which a warning tells.
 
     Pyro's validation is off in compiled calls; the loss is checked to be finite now and then.
     Calls under a Pyro handler (``poutine.trace``, ``poutine.scale``) are eager, since handlers

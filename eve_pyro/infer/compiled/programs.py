@@ -3,6 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
@@ -10,12 +11,15 @@ from typing import Any, ClassVar
 import pyro
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from eve_pyro.infer.compiled.assumptions import Assumptions, Call
 from eve_pyro.infer.compiled.rehearsal import Rehearsal, no_python_noise
 from eve_pyro.infer.compiled.tracing import TraceError
 
 logger = logging.getLogger("eve_pyro")
+
+_OFTEN = 3  # as many traces for one reason call for a warning
 
 # What a trace may differ by from eager execution, which runs the same kernels, and what compiled
 # code may, which sums in another order.
@@ -76,6 +80,7 @@ class Programs(ABC):
         self.backend, self.size = backend, size
         self.traces = 0
         self._kept: list[Program] = []
+        self._changes: Counter[str] = Counter()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_kept": [], "traces": 0}  # copies and pickles trace anew
@@ -87,7 +92,9 @@ class Programs(ABC):
     def find(self, call: Call) -> Program | None:
         """The program for a call, or None if there is none yet."""
         for i, program in enumerate(self._kept):
-            if program.key == call.key and program.assumptions.broken() is None:
+            with _failing("looking for changes"):
+                fits = program.key == call.key and program.assumptions.broken() is None
+            if fits:
                 if i:
                     self._kept.insert(0, self._kept.pop(i))
                 return program
@@ -103,8 +110,11 @@ class Programs(ABC):
             TraceError: if it does not, or if the graph does not reproduce the eager results.
         """
         started = time.perf_counter()
-        reason = self._reason(call)
-        program = self._trace(call)
+        change = self._change(call)
+        shapes = [tuple(t.shape) for t in call.tensors]
+        reason = change or f"a new kind of call, with tensors of shapes {shapes}"
+        with _failing("tracing"):
+            program = self._trace(call)
         self.traces += 1
         logger.info(
             "traced and compiled %s (%s) in %.1f s: %s",
@@ -124,40 +134,58 @@ class Programs(ABC):
             )
         return program
 
-    def _reason(self, call: Call) -> str:
+    def _change(self, call: Call) -> str | None:
+        """What has changed since the last trace for calls of this kind; None for the first."""
         for program in self._kept:
             if program.key == call.key:
-                return program.assumptions.broken() or "nothing"
-        shapes = [tuple(t.shape) for t in call.tensors]
-        return f"a new kind of call, with tensors of shapes {shapes}"
+                change = program.assumptions.broken() or "nothing"
+                self._changes[change] += 1
+                if self._changes[change] == _OFTEN:
+                    logger.warning(
+                        "traced %d times because %s: if it changes in every step, keep it "
+                        "in a tensor that is changed in place, or where the model does not see it",
+                        _OFTEN,
+                        change,
+                    )
+                return change
+        return None
 
 
 @contextmanager
 def tracing(rehearsal: Rehearsal) -> Iterator[None]:
-    """Context of the run that is recorded; whatever goes wrong in it is a ``TraceError``."""
-    one_dnn = torch._C._get_mkldnn_enabled()
-    with _failing("tracing"), rehearsal, pyro.validation_enabled(False), no_python_noise():
+    """Context of the run that is recorded."""
+    one_dnn, validate = torch._C._get_mkldnn_enabled(), Distribution._validate_sample
+    with rehearsal, pyro.validation_enabled(False), no_python_noise():
         try:
             # Its recurrent layers hand their backward pass something that is no tensor.
             torch._C._set_mkldnn_enabled(False)
+            # Expanded distributions check values though all others do not.
+            Distribution._validate_sample = _no_check  # type: ignore
             torch.clear_autocast_cache()  # casts of weights made before would be constants
             yield
         finally:
             torch._C._set_mkldnn_enabled(one_dnn)
+            Distribution._validate_sample = validate  # type: ignore
             torch.clear_autocast_cache()
+
+
+def _no_check(distribution: Distribution, value: Tensor) -> None:
+    pass
 
 
 def rehearse(program: Program, call: Call, rehearsal: Rehearsal) -> list[Tensor]:
     """What a program returns for a call, without a trace of the run."""
-    with _failing("the traced program"), rehearsal:
+    with rehearsal:
+        rehearsal.hold(program.captured)
         return program(call)
 
 
 @contextmanager
 def _failing(what: str) -> Iterator[None]:
+    """Whatever goes wrong is a ``TraceError``, but for losses that are not finite."""
     try:
         yield
-    except TraceError:
+    except (TraceError, FloatingPointError):
         raise
     except Exception as error:
         raise TraceError(f"{what} failed ({type(error).__name__}: {error})") from error

@@ -2,10 +2,12 @@
 
 import dis
 import sys
-from argparse import Namespace
+import sysconfig
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial, partialmethod
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 
 MODULE_SPACES = ("_parameters", "_buffers", "_modules")
 MOST = 256  # containers with more elements are not looked into
-_LIBRARIES = {"torch", "pyro", "eve_pyro", "numpy", *sys.stdlib_module_names}
+CONTAINERS = (list, tuple, dict, deque, set, frozenset)
+_MEMBERS = (FunctionType, staticmethod, classmethod, property, cached_property, partialmethod)
+_LEAVES = (bool, int, float, complex, str, bytes, Tensor, type(None))
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")
@@ -52,17 +56,16 @@ def spaces_of(label: str, owner: Any) -> list[Space]:
 
 
 class Reach:
-    """Collects what can be reached from the callables and modules given to :meth:`add`.
+    """Collects what can be reached from the callables and objects given to :meth:`add`.
 
     Of a function, that is what it holds in its closure and defaults, and what its code names
     among the globals; of a method, also its object; of an object, the attributes and methods that
-    this code names; of a module, all its attributes and submodules. The code of libraries is taken
-    to be fixed, so that their globals and classes do not count.
+    this code names; of a class, also the methods that Python or its base may call unnamed; of a
+    module, all its attributes and submodules. The code of libraries is taken to be fixed, so that
+    their globals and classes do not count.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 2))
-        >>> def model(x):
-        ...     return net(x)
         >>> reach = Reach()
         >>> reach.add("the model", lambda x, net=net: net(x))
         >>> [label for label in reach.modules.values()]
@@ -72,90 +75,106 @@ class Reach:
     def __init__(self) -> None:
         self.modules: dict[nn.Module, str] = {}
         self._functions: dict[FunctionType, _Names] = {}
-        self._objects: dict[int, tuple[str, Any]] = {}
+        self._objects: dict[int, tuple[str, Any, Mapping[str, Any]]] = {}
         self._containers: dict[int, Any] = {}
-        self._attributes = {"forward", "__call__"}
+        self._attributes: set[str] = set()
+        self._todo: list[tuple[str, Any]] = []
 
     def add(self, label: str, value: Any) -> None:
         """Look at one more value, which messages are to call by the label."""
-        self._visit(label, value)
-        found = None
-        while found != (found := (len(self._attributes), len(self._objects))):
+        self._todo.append((label, value))
+        looked: dict[int, set[str]] = {}
+        known = -1
+        while self._todo:
+            while self._todo:
+                self._visit(*self._todo.pop())
             # The names of attributes become known by and by.
-            for label, owner in [*self._objects.values()]:
-                for name in self._named(owner):
-                    self._visit(f"{name!r} of {label}", vars(owner).get(name))
+            if known == len(self._attributes) + len(self._objects):
+                break
+            known = len(self._attributes) + len(self._objects)
+            for key, (owner_label, owner, values) in self._objects.items():
+                done = looked.setdefault(key, set())
+                for name in self._named(owner, values):
+                    if name in values and name not in done:
+                        done.add(name)
+                        self._todo.append((f"{name!r} of {owner_label}", values[name]))
 
     def spaces(self) -> Iterator[Space]:
         """The named values that were reached."""
         for module, label in self.modules.items():
             yield from spaces_of(label, module)
-        for function, values in self._functions.items():
-            yield Space(function.__name__, values, (*values,), "name")
-        for label, owner in self._objects.values():
-            yield Space(label, vars(owner), self._named(owner))
+        for function, names in self._functions.items():
+            yield Space(function.__name__, names, (*names,), "name")
+        for label, owner, values in self._objects.values():
+            own = None if isinstance(owner, type) else owner
+            yield Space(label, values, self._named(owner, values), owner=own)
 
-    def _named(self, owner: Any) -> tuple[str, ...]:
-        kind = object if isinstance(owner, type) else type(owner)
+    def _named(self, owner: Any, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """Which of an object's attributes, or of a class's, the code may read."""
+        if isinstance(owner, type):
+            return tuple(
+                name
+                for name, value in values.items()
+                if name in self._attributes
+                or (isinstance(value, _MEMBERS) and _is_called_unnamed(owner, name))
+            )
+        inherited = {name for kind in type(owner).__mro__ for name in vars(kind)}
         # What an object has from its class it may come to have itself.
-        return tuple(
-            name for name in self._attributes if name in vars(owner) or hasattr(kind, name)
-        )
+        return tuple(n for n in self._attributes if n in values or n in inherited)
 
     def _visit(self, label: str, value: Any) -> None:
-        if isinstance(value, nn.Module):
+        # By type, not by isinstance, which runs the code of proxies.
+        kind = type(value)
+        if issubclass(kind, _LEAVES):
+            return
+        if issubclass(kind, nn.Module):
             self._visit_module(label, value)
-        elif isinstance(value, FunctionType):
+        elif issubclass(kind, FunctionType):
             self._visit_function(value)
-        elif isinstance(value, MethodType):
-            self._visit(value.__name__, value.__func__)
-            self._visit(label, value.__self__)
-        elif isinstance(value, partial):
-            for part in (value.func, value.args, value.keywords):
-                self._visit(label, part)
-        elif isinstance(value, staticmethod | classmethod):
-            self._visit(label, value.__func__)
-        elif isinstance(value, property):
-            self._visit(label, value.fget)
-        elif isinstance(value, list | tuple | dict):
+        elif issubclass(kind, MethodType):
+            self._todo += [(value.__name__, value.__func__), (label, value.__self__)]
+        elif issubclass(kind, partial | partialmethod):
+            self._todo += [(label, part) for part in (value.func, value.args, value.keywords)]
+        elif issubclass(kind, staticmethod | classmethod):
+            self._todo.append((label, value.__func__))
+        elif issubclass(kind, property):
+            self._todo.append((label, value.fget))
+        elif issubclass(kind, cached_property):
+            self._todo.append((label, value.func))
+        elif issubclass(kind, CONTAINERS):
             if len(value) <= MOST and id(value) not in self._containers:
                 self._containers[id(value)] = value
-                for part in value.values() if isinstance(value, dict) else value:
-                    if not isinstance(part, bool | int | float | str | Tensor):
-                        self._visit(label, part)
-        elif isinstance(value, type):
-            if _is_own(value.__module__):
-                self._objects.setdefault(id(value), (value.__name__, value))
-        elif hasattr(value, "__dict__") and (
-            isinstance(value, Namespace | SimpleNamespace) or _is_own(type(value).__module__)
+                parts = value.values() if issubclass(kind, dict) else value
+                self._todo += [(label, part) for part in parts]
+        elif issubclass(kind, type):
+            if _is_own(value) and id(value) not in self._objects:
+                self._objects[id(value)] = value.__name__, value, vars(value)
+                self._todo += [(base.__name__, base) for base in value.__mro__[1:]]
+        elif id(value) not in self._objects and (
+            issubclass(kind, SimpleNamespace) or any(map(_is_own, kind.__mro__)) or _is_bag(kind)
         ):
-            self._objects.setdefault(id(value), (label, value))
-            self._visit_classes(value)
+            self._objects[id(value)] = label, value, _attributes(value)
+            self._todo.append((kind.__name__, kind))
 
     def _visit_module(self, label: str, root: nn.Module) -> None:
         for path, module in root.named_modules():
             if module in self.modules:
                 continue
             self.modules[module] = f"{path!r} of {label}" if path else label
-            self._visit_classes(module)
+            self._todo.append((type(module).__name__, type(module)))
             for name, value in vars(module).items():
                 if name not in MODULE_SPACES:
-                    self._visit(f"{name!r} of {self.modules[module]}", value)
-
-    def _visit_classes(self, value: Any) -> None:
-        for kind in type(value).__mro__:
-            self._visit(kind.__name__, kind)
+                    self._todo.append((f"{name!r} of {self.modules[module]}", value))
 
     def _visit_function(self, function: FunctionType) -> None:
         if function in self._functions:
             return
         names: set[str] = set()
-        if _is_own(function.__globals__.get("__name__")):
+        if _is_own_file(function.__code__.co_filename):
             names, attributes = _names(function.__code__)
             self._attributes |= attributes
         self._functions[function] = values = _Names(function, names)
-        for name in values:
-            self._visit(f"{name!r} of {function.__name__}", values[name])
+        self._todo += [(f"{name!r} of {function.__name__}", values[name]) for name in values]
 
 
 class _Names(Mapping[str, Any]):
@@ -192,6 +211,38 @@ def _filled(cell: Any) -> bool:
     return True
 
 
+class _Slots(Mapping[str, Any]):
+    """What an object holds in slots."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._slots = {
+            name: member
+            for kind in type(owner).__mro__
+            for name, member in vars(kind).items()
+            if type(member).__name__ == "member_descriptor"
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._slots[name].__get__(self._owner)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+
+def _attributes(value: Any) -> Mapping[str, Any]:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return _Slots(value)
+
+
 def _names(code: CodeType) -> tuple[set[str], set[str]]:
     """The globals and the attributes that code reads, that of the functions in it included."""
     names: set[str] = set()
@@ -208,11 +259,45 @@ def _names(code: CodeType) -> tuple[set[str], set[str]]:
     return names, attributes
 
 
+def _is_called_unnamed(kind: type, name: str) -> bool:
+    """Whether Python or a library's base class may call a method that no own code names."""
+    special = name.startswith("__") and name.endswith("__")
+    return special or any(name in vars(base) for base in kind.__mro__[1:] if not _is_own(base))
+
+
+def _is_bag(kind: type) -> bool:
+    """Whether a class of a library is one for settings of one's own."""
+    return (kind.__module__, kind.__name__) == ("argparse", "Namespace")
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is the user's rather than a library's."""
+    module = sys.modules.get(kind.__module__)
+    if kind.__module__ == "__main__" or module is None:
+        return True
+    path = getattr(module, "__file__", None)
+    if path is None:  # built into Python, or made at run time, as in a notebook
+        return kind.__module__.partition(".")[0] not in sys.stdlib_module_names
+    return _is_own_file(path)
+
+
 @cache
-def _is_own(module: str | None) -> bool:
-    """Whether a module is part of the user's code rather than of a library."""
-    root = (module or "").partition(".")[0]
-    if not root or root in _LIBRARIES:
+def _is_own_file(path: str) -> bool:
+    if path.startswith("<frozen"):
         return False
-    path = getattr(sys.modules.get(root), "__file__", None) or ""
-    return "site-packages" not in path and "dist-packages" not in path
+    parts = Path(path).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return False
+    return not any(path.startswith(f"{library}/") for library in _library_folders())
+
+
+@cache
+def _library_folders() -> list[str]:
+    import pyro
+    import torch
+
+    import eve_pyro
+
+    folders = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    packages = [package.__file__ for package in (torch, pyro, eve_pyro)]
+    return [f for f in folders if f] + [str(Path(f).parent) for f in packages if f]

@@ -2,14 +2,16 @@
 
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,14 +25,17 @@ class Rehearsal:
 
     What the runs change in place holds again what it held. The first run must be an eager one: it
     shows which tensors those are, and which modules run.
+
+    Arguments:
+        call: the call to rehearse.
+        roots: what runs, by the names that messages are to call it by.
     """
 
-    def __init__(self, model: Any, guide: Any, call: Call) -> None:
+    def __init__(self, call: Call, roots: dict[str, Any]) -> None:
         self._reach = Reach()
-        self._reach.add("the model", model)
-        self._reach.add("the guide", guide)
-        for module in call.modules:
-            self._reach.add(f"an argument of type {type(module).__name__}", module)
+        arguments = {f"an argument of type {type(x).__name__}": x for x in call.others}
+        for label, root in {**arguments, **roots}.items():
+            self._reach.add(label, root)
         # A first look at devices; draws on a device take some tensor that lives there.
         parameters = [p for module in self._reach.modules for p in module.parameters()]
         devices = {t.device for t in (*call.tensors, *parameters)}
@@ -48,6 +53,8 @@ class Rehearsal:
     def __enter__(self) -> None:
         self._stack = ExitStack()
         self._stack.enter_context(torch.random.fork_rng(self._devices))
+        # From no state that a model may have seeded itself, which a trace would not do again.
+        torch.rand(3)
         self._changes.begin()
         for module in self._reach.modules:
             self._see(module, ())
@@ -61,11 +68,27 @@ class Rehearsal:
         self._stack.close()
         #: What the run left in the tensors that it may have changed.
         self.left = self._changes.undo()
+        self.dtypes = self._changes.dtypes
+
+    def hold(self, tensors: Iterable[Tensor]) -> None:
+        """Keep what autograd takes for the versions of tensors until the run ends."""
+        for tensor in tensors:
+            self._changes.keep_version(tensor)
 
     def _see(self, module: nn.Module, _: Any) -> None:
         self._ran[module] = None
         for buffer in module.buffers():  # which not all operations declare to change
             self._changes.keep(buffer)
+
+
+@dataclass
+class _Kept:
+    """What a tensor was before a run."""
+
+    tensor: Tensor
+    storage: torch.UntypedStorage
+    contents: Tensor
+    geometry: tuple
 
 
 class _Changes(TorchDispatchMode):
@@ -77,41 +100,70 @@ class _Changes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._known: list[Tensor] = []
-        self._kept: dict[int, tuple[Tensor, int | None]] = {}
+        self._kept: dict[int, _Kept] = {}
+        self._versions: dict[Tensor, int] = {}
         self._made: set[int] = set()
 
     def begin(self) -> None:
         """Start a run: keep the contents of all tensors known to change."""
-        self._kept, self._made = {}, set()
+        self._kept, self._versions, self._made = {}, {}, set()
         for tensor in self._known:
             self.keep(tensor)
 
     def keep(self, tensor: Tensor) -> None:
         """Keep the contents of a tensor that may change."""
-        if tensor.layout is not torch.strided or tensor.untyped_storage().device.type == "meta":
+        if tensor.layout is not torch.strided or is_lazy(tensor):
             return
-        key = _key(tensor)
-        if key not in self._kept and key not in self._made:
-            version = None if tensor.is_inference() else tensor._version
-            self._kept[key] = _contents(tensor).clone(), version
+        storage = tensor.untyped_storage()
+        if storage.device.type == "meta" or storage._cdata in self._made:
+            return
+        self.keep_version(tensor)
+        if storage._cdata not in self._kept:
+            contents = _bytes(storage).clone()
+            self._kept[storage._cdata] = _Kept(tensor, storage, contents, _geometry(tensor))
             if not any(known is tensor for known in self._known):
                 self._known.append(tensor)
 
+    def keep_version(self, tensor: Tensor) -> None:
+        """Keep the number by which autograd tells whether a tensor changed."""
+        if tensor not in self._versions and not tensor.is_inference():
+            self._versions[tensor] = tensor._version
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Those of the kept tensors."""
+        return [kept.tensor.dtype for kept in self._kept.values()]
+
     def undo(self) -> list[Tensor]:
-        """Give all tensors back what they held; returns what they came to hold."""
-        left, versions = [], {}
-        for tensor in self._known:
-            before, version = self._kept[_key(tensor)]
-            contents = _contents(tensor)
-            left.append(contents.clone())
-            contents.copy_(before)
-            if version is not None:
-                versions[tensor] = version
+        """Give all tensors back what they held; returns what they came to hold.
+
+        Raises:
+            TraceError: if a tensor's shape or memory was exchanged, which no trace would do.
+        """
+        left = [_bytes(kept.storage).clone() for kept in self._kept.values()]
+        exchanged = None
+        # The last first: two storages may lie on the same memory.
+        for kept in reversed(self._kept.values()):
+            contents = _bytes(kept.storage)
+            if not torch.equal(contents, kept.contents):  # it may be read-only otherwise
+                contents.copy_(kept.contents)
+            tensor = kept.tensor
+            if tensor.untyped_storage()._cdata != kept.storage._cdata or (
+                _geometry(tensor) != kept.geometry
+            ):
+                exchanged = tensor
+                with torch.no_grad():
+                    tensor.set_(kept.storage, *kept.geometry)
         # The caller's graph may have saved the tensors for its backward pass. They hold again
         # what they held, so autograd is not to take them for changed.
-        if versions:
+        if self._versions:
             torch._C._autograd._unsafe_set_version_counter(
-                tuple(versions), tuple(versions.values())
+                tuple(self._versions), tuple(self._versions.values())
+            )
+        if exchanged is not None:
+            raise TraceError(
+                f"the model changes the shape or the memory of a tensor of {tuple(exchanged.shape)}"
+                " in place, which a trace would not do again"
             )
         return left
 
@@ -119,19 +171,25 @@ class _Changes(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            given = [*zip(func._schema.arguments, args, strict=False)]
-            given += [(a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs]
-            for argument, value in given:
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    for tensor in _tensors(value):
-                        self.keep(tensor)
+        arguments = func._schema.arguments
+        given = [*zip(arguments, args, strict=False)]
+        given += [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]
+        for argument, value in given:
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written or argument.name in _WRITTEN_UNDECLARED:
+                for tensor in _tensors(value):
+                    self.keep(tensor)
         result = func(*args, **kwargs)
-        # A number that is made a tensor shows up here for the first time as an argument.
+        # A number that is made a tensor shows up here for the first time as an argument; so does
+        # an array, whose memory is not torch's own.
         fresh = func is torch.ops.aten.lift_fresh.default
-        old = set() if fresh else {_key(t) for t in _tensors((args, kwargs))}
+        old = {_key(t) for t in _tensors((args, kwargs)) if not (fresh and _owns_memory(t))}
         self._made |= {_key(t) for t in _tensors(result)} - old
         return result
+
+
+# By batch norms.
+_WRITTEN_UNDECLARED = {"running_mean", "running_var"}
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -143,9 +201,17 @@ def _key(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _contents(tensor: Tensor) -> Tensor:
-    """All that a tensor's storage holds, with a version counter of its own."""
-    return tensor.detach().new_empty(0).set_(tensor.untyped_storage())
+def _owns_memory(tensor: Tensor) -> bool:
+    return tensor.untyped_storage().resizable()
+
+
+def _bytes(storage: torch.UntypedStorage) -> Tensor:
+    """All that a storage holds, with a version counter of its own."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _geometry(tensor: Tensor) -> tuple:
+    return tensor.storage_offset(), tensor.size(), tensor.stride()
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class CompiledSVI(SVI):
         value = _finite(loss)
         if loss.requires_grad:
             loss.backward()
-        parameters = list(program.parameters.values())
+        parameters = list(dict.fromkeys(program.parameters.values()))  # some have two names
         self.optim(parameters)
         for parameter in parameters:
             parameter.grad = None
