@@ -113,7 +113,7 @@ def test_rebound_globals_are_noticed(name, value, monkeypatch):
 def test_attributes_of_globals_are_noticed_where_the_code_reads_them(monkeypatch):
     follows(global_model, lambda: monkeypatch.setattr(OPTIONS, "shift", 1.0))
     weight = nn.Parameter(torch.ones(1, 3))
-    follows(global_model, lambda: monkeypatch.setattr(NET, "weight", weight))
+    follows(global_model, lambda: monkeypatch.setitem(NET._parameters, "weight", weight))
     follows(global_model, lambda: monkeypatch.setattr(OPTIONS, "unread", 1.0), traces=1)
 
 
@@ -266,7 +266,9 @@ def test_shapes_of_tensors_whose_values_are_not_read(monkeypatch):
 
 
 def test_own_objectives(monkeypatch):
-    loss = CompiledELBO(FactoredELBO(2, max_plate_nesting=1), backend="eager")(global_model, no_guide)
+    loss = CompiledELBO(FactoredELBO(2, max_plate_nesting=1), backend="eager")(
+        global_model, no_guide
+    )
     before = [loss(*data()).item() for _ in range(2)]
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
     after = [loss(*data()).item() for _ in range(2)]

@@ -79,25 +79,28 @@ class Reach:
         self._containers: dict[int, Any] = {}
         self._attributes: set[str] = set()
         self._todo: list[tuple[str, Any]] = []
+        self._fresh: list[int] = []  # objects not looked at yet
+        self._looked: dict[int, set[str]] = {}  # the names of an object that were
 
     def add(self, label: str, value: Any) -> None:
         """Look at one more value, which messages are to call by the label."""
         self._todo.append((label, value))
-        looked: dict[int, set[str]] = {}
         known = -1
         while self._todo:
             while self._todo:
                 self._visit(*self._todo.pop())
-            # The names of attributes become known by and by.
-            if known == len(self._attributes) + len(self._objects):
-                break
-            known = len(self._attributes) + len(self._objects)
-            for key, (owner_label, owner, values) in self._objects.items():
-                done = looked.setdefault(key, set())
-                for name in self._named(owner, values):
-                    if name in values and name not in done:
-                        done.add(name)
-                        self._todo.append((f"{name!r} of {owner_label}", values[name]))
+            # The names of attributes become known by and by: what was seen is looked at again.
+            grown = known != (known := len(self._attributes))
+            look, self._fresh = [*self._objects] if grown else self._fresh, []
+            for key in look:
+                self._look_at(*self._objects[key])
+
+    def _look_at(self, label: str, owner: Any, values: Mapping[str, Any]) -> None:
+        done = self._looked.setdefault(id(owner), set())
+        for name in self._named(owner, values):
+            if name in values and name not in done:
+                done.add(name)
+                self._todo.append((f"{name!r} of {label}", values[name]))
 
     def spaces(self) -> Iterator[Space]:
         """The named values that were reached."""
@@ -148,13 +151,17 @@ class Reach:
                 self._todo += [(label, part) for part in parts]
         elif issubclass(kind, type):
             if _is_own(value) and id(value) not in self._objects:
-                self._objects[id(value)] = value.__name__, value, vars(value)
+                self._add_object(value.__name__, value, vars(value))
                 self._todo += [(base.__name__, base) for base in value.__mro__[1:]]
         elif id(value) not in self._objects and (
             issubclass(kind, SimpleNamespace) or any(map(_is_own, kind.__mro__)) or _is_bag(kind)
         ):
-            self._objects[id(value)] = label, value, _attributes(value)
+            self._add_object(label, value, _attributes(value))
             self._todo.append((kind.__name__, kind))
+
+    def _add_object(self, label: str, owner: Any, values: Mapping[str, Any]) -> None:
+        self._objects[id(owner)] = label, owner, values
+        self._fresh.append(id(owner))
 
     def _visit_module(self, label: str, root: nn.Module) -> None:
         for path, module in root.named_modules():
