@@ -15,7 +15,7 @@ BASELINE, EVE = "mlp", "eve"
 NLL, CRPS, PINBALL = "calibrated_mc_nll_unit", "calibrated_crps", "calibrated_pinball"
 RAW_NLL = "raw_mc_nll"
 UNCERTAINTY = {"NLL": NLL, "CRPS": CRPS, "pinball loss": PINBALL}
-# About equal: the means differ by no more than this share.
+# About equal: the means differ by no more than this share, and the interval ends within twice that.
 EQUAL = 0.05
 SLOWER = 7.1
 # A neuron whose posterior is this close to its prior says nothing; this is far above rounding.
@@ -66,7 +66,10 @@ def equal(row: pd.Series) -> tuple[Status, str]:
     """
     if row["pairs"] < 2 or math.isnan(row["difference"]):
         return "not tested", "fewer than two pairs of runs"
-    if abs(row["relative"]) <= EQUAL:
+    # The ends of the interval as shares of the baseline's mean too.
+    share = row["relative"] / row["difference"] if row["difference"] else 0.0
+    ends = max(abs(row["low"] * share), abs(row["high"] * share))
+    if abs(row["relative"]) <= EQUAL and ends <= 2 * EQUAL:
         return "reproduced", f"within {EQUAL:.0%}".replace("%", " %")
     if row["low"] <= 0 <= row["high"]:
         return "partly", "no difference is resolved, but neither is equality: the interval is wide"

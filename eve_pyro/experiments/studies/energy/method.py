@@ -38,7 +38,7 @@ deterministic network this is the closed-form refit of sigma_y. Both are reporte
 
 EVE has the matrix products and parameters of the cell, twice those of the mlp; it is trained with
 the {eve.objective} objective and {eve.particles} draws, beta = {BETA:g} / L, and starts at sigma =
-{eve.unit_options["sigma_init"]:g}. Training steps run as recorded graphs, for all models alike.
+{eve.unit_options["sigma_init"]:g}. Training steps are compiled, for all models alike.
 Configurations were chosen on seeds below 100, results are of seeds from 100 on. NLL is that of the
 predictive mixture over {PROTOCOL.num_samples} draws, pinball loss the mean over the levels
 .05, .10, ..., .95. Scores are of the standardised target. Intervals are Student's at 95 % of the

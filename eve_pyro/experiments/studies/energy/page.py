@@ -268,8 +268,8 @@ def _cost(page: Page, cost: pd.DataFrame) -> None:
         "medians over turns, with quartiles. *eve* has one draw per row, *eve, as trained* the "
         "study's objective. The cell has EVE's matrix products, the mlp half of them. The "
         "published multiple is "
-        f"{SLOWER}, of what is not said. Compiling takes minutes at full depth (time to the first "
-        "step), so compiled steps are compared in shallower networks."
+        f"{SLOWER}, of what is not said. Compiling takes a minute or two at full depth, so "
+        "compiled steps are compared in shallower networks."
     )
     rows = []
     for row in cost.to_dict("records"):
