@@ -45,9 +45,8 @@ class Plan:
         weight_decay: of matrices, see :func:`~eve_pyro.nn.weight_decay_groups`.
         clip_norm: bound on the norm of the gradient of the loss per token.
         num_samples: draws of the prediction that is looked at after each epoch.
-        backend: of :class:`~eve_pyro.infer.CompiledELBO`; None (default) for no compiling, which
-            is quicker where training takes a minute. Without a C++ compiler ``"inductor"`` is
-            ``"eager"``: the same numbers, up to rounding.
+        backend: of :class:`~eve_pyro.infer.CompiledELBO`; None (default) for no compiling.
+            Without a C++ compiler ``"inductor"`` is ``"eager"``: the same numbers, up to rounding.
         checkpoint_every: steps between two writes of the state. Default 200.
         progress: show a progress bar. Default False.
 
