@@ -51,3 +51,12 @@ def data(rows=6, features=3, seed=0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, features, generator=generator, dtype=dtype)
     return x, torch.randn(rows, generator=generator, dtype=dtype)
+
+
+def no_guide(*args):
+    pass
+
+
+def likelihood(loc, y, scale=1.0):
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(loc, scale), obs=y)

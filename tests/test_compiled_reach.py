@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pyro.infer import Trace_ELBO
-from small_models import data
+from small_models import data, likelihood, no_guide
 from torch import nn
 
 from eve_pyro.infer import MCNLL_ELBO, CompiledELBO, TraceError
@@ -28,15 +28,6 @@ torch.set_num_threads(1)
 SCALE = 1.0
 OPTIONS = Namespace(shift=0.0, unread=0.0)
 NET = nn.Linear(3, 1)
-
-
-def no_guide(*args):
-    pass
-
-
-def likelihood(loc, y, scale=1.0):
-    with pyro.plate("data", len(y)):
-        pyro.sample("y", dist.Normal(loc, scale), obs=y)
 
 
 def scaled(x):

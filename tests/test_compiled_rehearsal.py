@@ -8,7 +8,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroSample
-from small_models import data
+from small_models import data, likelihood, no_guide
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -16,15 +16,6 @@ from torch.utils.checkpoint import checkpoint
 from eve_pyro.infer import CompiledELBO, CompiledSVI, TraceError
 
 torch.set_num_threads(1)
-
-
-def no_guide(*args):
-    pass
-
-
-def likelihood(loc, y, scale=1.0):
-    with pyro.plate("data", len(y)):
-        pyro.sample("y", dist.Normal(loc, scale), obs=y)
 
 
 def compiled(model):

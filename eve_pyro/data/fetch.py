@@ -104,6 +104,15 @@ def cache_folder() -> Path:
 
 
 def chosen_data_home(data_home: str | os.PathLike[str] | None) -> Path | None:
+    """The folder that the user names, by argument or else by environment; None for none.
+
+    Raises:
+        DataError: if there is no such folder.
+
+    Example:
+        >>> chosen_data_home(".") == Path()
+        True
+    """
     name = "data_home" if data_home is not None else DATA_HOME
     given = data_home if data_home is not None else os.environ.get(DATA_HOME)
     if not given:
