@@ -267,21 +267,24 @@ def test_own_objectives(monkeypatch):
 
 
 def test_what_arguments_hold():
-    shift = 0.0
+    shift, scale = 0.0, 1.0
 
-    def transform(x):
+    def moved(x):
         return x + shift
 
-    def model(transform, x, y):
-        likelihood(transform(x).sum(-1), y)
+    def scaled(x):
+        return x * scale
+
+    def model(first, second, x, y):
+        likelihood(second(first(x)).sum(-1), y)
 
     loss = CompiledELBO(Trace_ELBO(), backend="eager")(model, no_guide)
     eager = Trace_ELBO()(model, no_guide)
-    for value in (0.0, 1.0):
-        shift = value
+    for shift, scale in ((0.0, 1.0), (1.0, 1.0), (1.0, 2.0)):  # noqa: B007
         for _ in range(2):
-            torch.testing.assert_close(loss(transform, *data()), eager(transform, *data()))
-    assert loss.traces == 2
+            args = (moved, scaled, *data())
+            torch.testing.assert_close(loss(*args), eager(*args))
+    assert loss.traces == 3
 
 
 @pytest.mark.parametrize("package", ["code", "profile"])

@@ -221,7 +221,8 @@ class _Seen:
             return False
         if self.elements is None:
             if self.value is _ANY:
-                return self.layout is None or self.layout == _layout(now)
+                unread = self.layout is None
+                return unread or (now.layout is torch.strided and self.layout == _layout(now))
             same = now is self.value and (not self.size or len(now) == self.size)
             return same or (_is(now, _NUMBERS) and _exact(now) == _exact(self.value))
         parts = _parts(now, self.depth)

@@ -33,8 +33,9 @@ class Rehearsal:
 
     def __init__(self, call: Call, roots: dict[str, Any]) -> None:
         self._reach = Reach()
-        arguments = {f"an argument of type {type(x).__name__}": x for x in call.others}
-        for label, root in {**arguments, **roots}.items():
+        for value in call.others:
+            self._reach.add(f"an argument of type {type(value).__name__}", value)
+        for label, root in roots.items():
             self._reach.add(label, root)
         # A first look at devices; draws on a device take some tensor that lives there.
         parameters = [p for module in self._reach.modules for p in module.parameters()]
