@@ -115,6 +115,7 @@ def reproduce(
             "wikitext2",
             "writingprompts",
             "pg19",
+            "uncertainty",
             "all",
         ],
         tyro.conf.Positional,

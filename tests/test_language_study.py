@@ -19,6 +19,7 @@ from eve_pyro.experiments.reproduce import reproduce, studies
 from eve_pyro.experiments.store import Outcome
 from eve_pyro.experiments.studies.language.corpora import Text, TextConfig, load_text
 from eve_pyro.experiments.studies.language.models import BlockConfig, Shape
+from eve_pyro.experiments.studies.language.plan import Plan
 from eve_pyro.experiments.studies.language.ranks import Ranks
 from eve_pyro.experiments.studies.language.run import Scoring, run_language
 from eve_pyro.experiments.studies.language.tasks import (
@@ -41,7 +42,7 @@ from eve_pyro.experiments.studies.language.text.predictors import (
     SCORES,
     predictors,
 )
-from eve_pyro.experiments.studies.language.training import Plan, Training
+from eve_pyro.experiments.studies.language.training import Training
 from eve_pyro.infer.checkpoint import CheckpointError, load_model_state, save_model
 
 SHAPE = Shape(d_model=8, num_layers=2, num_heads=2, context=8)
@@ -88,14 +89,23 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize(("stop", "backend"), [(4, None), (6, None), (11, None), (11, "eager")])
-def test_a_killed_training_goes_on_to_the_same_numbers(text, tmp_path, stop, backend):
+BALANCED = BlockConfig("eve", beta=0.1, balanced=True, learned_prior=True)
+
+
+@pytest.mark.parametrize(
+    ("stop", "backend", "block"),
+    [(4, None, FULL), (6, None, FULL), (11, None, FULL), (11, "eager", FULL), (11, None, BALANCED)],
+)
+def test_a_killed_training_goes_on_to_the_same_numbers(text, tmp_path, stop, backend, block):
     plan = replace(PLAN, backend=backend)
-    whole = training(text, plan=plan)
+    whole = training(text, block, plan=plan)
     whole.run()
     assert whole.steps == 12
+    betas = whole.beta.full
+    assert sum(betas) == pytest.approx(sum(block.per_layer("beta", SHAPE.num_layers)))
+    assert (betas[0] == betas[1]) != block.balanced
     path = tmp_path / "state.pt"
-    first = training(text, plan=plan, path=path)
+    first = training(text, block, plan=plan, path=path)
     step = first._step
 
     def killed(*batch):
@@ -107,8 +117,9 @@ def test_a_killed_training_goes_on_to_the_same_numbers(text, tmp_path, stop, bac
     with pytest.raises(Killed):
         first.run()
     torch.manual_seed(stop)  # noise is that of the step, not what the process had left
-    second = training(text, plan=plan, path=path)
+    second = training(text, block, plan=plan, path=path)
     second.run()
+    assert second.beta.full == betas
     for name, tensor in whole.tensors.items():
         assert torch.equal(tensor, second.tensors[name]), name
         assert torch.equal(whole.best["state"][name], second.best["state"][name]), name

@@ -20,13 +20,13 @@ def studies() -> dict[str, Study]:
 
     Example:
         >>> sorted(studies())
-        ['attribution', 'boston', 'concrete', 'energy', 'mobydick', 'pg19', 'uci', 'wikitext2',
-         'writingprompts']
+        ['attribution', 'boston', 'concrete', 'energy', 'mobydick', 'pg19', 'uci', 'uncertainty',
+         'wikitext2', 'writingprompts']
     """
-    from eve_pyro.experiments.studies import attribution, energy, language, tables
+    from eve_pyro.experiments.studies import attribution, energy, language, tables, uncertainty
 
     found = [attribution.STUDY, tables.CONCRETE, tables.BOSTON, energy.STUDY]
-    found += [tables.JUDGED, *language.STUDIES.values()]
+    found += [tables.JUDGED, *language.STUDIES.values(), uncertainty.STUDY]
     return {study.name: study for study in found}
 
 

@@ -1,7 +1,7 @@
 """Schedules of beta: functions of the step, applied to every EVE layer of a model."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -108,6 +108,37 @@ class BetaSchedule:
         """Advance by one step."""
         self.count += 1
         self._apply()
+
+    def balance(self, kls: Sequence[float]) -> None:
+        """Share the betas out by what the layers say: those of large KL pay more, others less.
+
+        Every full value becomes mean(full) * KL_l / mean(KL), so that no layer's units fall
+        silent for another's gain; NVAE does so while it warms up (Vahdat and Kautz 2020, "NVAE:
+        A Deep Hierarchical Variational Autoencoder", "balancing the KL terms"). Call it every
+        now and then, with KLs of a batch or an epoch.
+
+        Arguments:
+            kls: one KL per layer, per unit or in total, in the order of
+                :func:`~eve_pyro.nn.eve_modules`. Where all are 0 nothing changes.
+
+        Raises:
+            ValueError: for another number of layers, or KLs that are negative or not finite.
+
+        Example:
+            >>> from eve_pyro import EVEModule
+            >>> schedule = BetaSchedule(nn.Sequential(EVEModule(3, 4), EVEModule(4, 1)), constant())
+            >>> schedule.balance([0.3, 0.1])
+            >>> [round(beta, 6) for beta in schedule.full]
+            [0.0015, 0.0005]
+        """
+        if len(kls) != len(self._layers):
+            raise ValueError(f"kls must be one per EVE layer, {len(self._layers)}, got {len(kls)}")
+        values = [check_real("kls", kl, 0.0) for kl in kls]
+        total = sum(values)
+        if total:
+            whole = sum(self.full)
+            self.full = [whole * value / total for value in values]
+            self._apply()
 
     def _apply(self) -> None:
         factor = check_real("schedule(step)", self.schedule(self.count), 0.0)

@@ -21,7 +21,7 @@ from eve_pyro.nn.module import (
 from eve_pyro.nn.multiplicative import MultiplicativeEmission, NoiseEncoder, multiplicative_unit
 from eve_pyro.nn.networks import MLP, Network, PreNormResidual
 from eve_pyro.nn.penalty import FreeBits, Penalty, TargetBand
-from eve_pyro.nn.prior import StandardNormal
+from eve_pyro.nn.prior import LearnedNormal, StandardNormal
 from eve_pyro.nn.site import SiteModule, name_sites
 from eve_pyro.nn.transformer import (
     EVEFeedForward,
@@ -56,6 +56,7 @@ __all__ = [
     "KVCache",
     "LanguageModel",
     "LatentNormal",
+    "LearnedNormal",
     "MCDropout",
     "MixtureDensityHead",
     "MultiplicativeEmission",

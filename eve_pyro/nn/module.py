@@ -61,8 +61,9 @@ class EVEModule(SiteModule):
         sigma, sigma_rank, sigma_init, log_sigma_bounds: of the default encoder.
         prior: a distribution, or a module or callable from h to one, whose batch shape
             broadcasts to (*, out_features, latent_dim), without event dims. Default: the
-            standard normal. Give a module to learn a prior. A bare distribution stays on the
-            device it was made on.
+            standard normal. Give a module to learn a prior, such as
+            :class:`~eve_pyro.nn.LearnedNormal`. A bare distribution stays on the device it was
+            made on.
         penalties: :class:`~eve_pyro.nn.FreeBits`, :class:`~eve_pyro.nn.TargetBand` or your own.
         shared_noise_dim: dim of the input, counted from its end (-2 or less), along whose entries
             a posterior draw has the same noise, z = mu + sigma * eps with one eps for all of

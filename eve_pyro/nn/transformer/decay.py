@@ -6,14 +6,15 @@ from torch import nn
 
 from eve_pyro._checks import check_real
 from eve_pyro.nn.emission import Emission
+from eve_pyro.nn.prior import LearnedNormal
 
 
 def weight_decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Parameter groups for a torch optimizer: matrices decay, the rest does not.
 
-    Embeddings (and a readout tied to them), normalisations, biases and the readouts of latent
-    dims do not decay: there decay would draw rare tokens, scales and averages to zero without
-    making any map simpler. Parameters that are frozen are left out.
+    Embeddings (and a readout tied to them), normalisations, biases, learned priors and the
+    readouts of latent dims do not decay: there decay would draw rare tokens, scales and averages
+    to zero without making any map simpler. Parameters that are frozen are left out.
 
     Arguments:
         model: any module.
@@ -32,7 +33,7 @@ def weight_decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     kept = {
         id(p)
         for module in model.modules()
-        if isinstance(module, nn.Embedding | Emission)
+        if isinstance(module, nn.Embedding | Emission | LearnedNormal)
         for p in module.parameters(recurse=False)
     }
     parameters = [p for p in model.parameters() if p.requires_grad]

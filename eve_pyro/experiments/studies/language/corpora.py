@@ -93,6 +93,23 @@ def load_text(config: TextConfig, context: int) -> Text:
     return Text(train, valid, test, look, tokenizer, corpus.description)
 
 
+def load_other(corpus: str, tokenizer: Tokenizer, count: int | None, context: int) -> TokenWindows:
+    """Windows of another corpus's test text, in the tokens of a model that has not seen it.
+
+    Arguments:
+        corpus: one of :func:`~eve_pyro.data.text.available_corpora`.
+        tokenizer: the model's.
+        count: about how many tokens are targets; None for all.
+        context: tokens of a window.
+
+    Raises:
+        DataNotFoundError: an ``OSError``, if the text is not there.
+        DataError: if it is too short, or cannot be used.
+    """
+    test = load_corpus(corpus, **_OPTIONS.get(corpus, {})).part("test")
+    return spread(encode_corpus(test, tokenizer).ids, count, context, f"{corpus}/test")
+
+
 def spread(ids: np.ndarray, count: int | None, context: int, name: str) -> TokenWindows:
     """Windows over all of a text, with about ``count`` targets.
 

@@ -11,9 +11,9 @@ import torch
 from eve_pyro.bench import Comparison, measure
 from eve_pyro.bench.harness import Step, Timer
 from eve_pyro.experiments.store import Outcome
+from eve_pyro.experiments.studies.language.memory import keep_freed_memory
 from eve_pyro.experiments.studies.language.models import BlockConfig, Shape
 from eve_pyro.experiments.studies.language.ranks import ranks
-from eve_pyro.experiments.studies.language.training import keep_freed_memory
 from eve_pyro.infer import (
     CompiledELBO,
     EVEGuide,

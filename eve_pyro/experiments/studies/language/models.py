@@ -14,6 +14,7 @@ from eve_pyro.nn import (
     EVEFeedForward,
     FreeBits,
     LanguageModel,
+    LearnedNormal,
     TransformerConfig,
     TransformerLM,
 )
@@ -75,6 +76,10 @@ class BlockConfig:
             layer.
         free_nats: KL per unit that costs nothing, see :class:`~eve_pyro.nn.FreeBits`. Default 0.
         warm_up: share of the steps over which beta rises from 0. Default 0.
+        balanced: whether betas are shared out anew after every epoch, by the layers' KLs
+            (:meth:`~eve_pyro.infer.schedule.BetaSchedule.balance`). Default False.
+        learned_prior: whether units have a :class:`~eve_pyro.nn.LearnedNormal` as prior, in
+            place of N(0, 1). Default False.
         shared_noise: whether positions share a draw's noise, of EVEFeedForward. Default False.
         particles: S of the objective. Default 1.
         objective: ``"elbo"`` (default) or ``"mc"``, :class:`~eve_pyro.infer.MCNLL_ELBO`.
@@ -99,6 +104,8 @@ class BlockConfig:
     sigma_floor: float | tuple[float, ...] = 0.0
     free_nats: float = 0.0
     warm_up: float = 0.0
+    balanced: bool = False
+    learned_prior: bool = False
     shared_noise: bool = False
     particles: int = 1
     objective: Literal["elbo", "mc"] = "elbo"
@@ -163,6 +170,7 @@ class BlockConfig:
                 sigma_init=max(self.sigma_init, 1.01 * floors[layer]),
                 log_sigma_bounds=(lower, upper),
                 shared_noise=self.shared_noise,
+                prior=LearnedNormal(d_ff) if self.learned_prior else None,
                 penalties=[FreeBits(self.free_nats)] if self.free_nats else (),
             )
 

@@ -4,22 +4,33 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyro
 import torch
 
-from eve_pyro._checks import check_int
+from eve_pyro._checks import check_choice, check_int
+from eve_pyro.data.text import TokenWindows
 from eve_pyro.data.text.files import text_cache
 from eve_pyro.experiments.store import Outcome, _plain, code_version
-from eve_pyro.experiments.studies.language.corpora import Text, TextConfig, load_text
+from eve_pyro.experiments.studies.language.corpora import (
+    Text,
+    TextConfig,
+    load_other,
+    load_text,
+)
 from eve_pyro.experiments.studies.language.evaluation import evaluate
+from eve_pyro.experiments.studies.language.memory import keep_freed_memory
 from eve_pyro.experiments.studies.language.models import BlockConfig, Shape
-from eve_pyro.experiments.studies.language.ranks import Ranks, ranks
-from eve_pyro.experiments.studies.language.shift import response_to_corruption
+from eve_pyro.experiments.studies.language.plan import Plan
+from eve_pyro.experiments.studies.language.ranks import ranks
+from eve_pyro.experiments.studies.language.shift import (
+    response_to_corruption,
+    response_to_texts,
+)
 from eve_pyro.experiments.studies.language.temperature import best_temperature
-from eve_pyro.experiments.studies.language.training import Plan, Training, keep_freed_memory
+from eve_pyro.experiments.studies.language.training import Training
 from eve_pyro.nn import LanguageModel
 
 # Where the best temperature is none of the usual ones: a network that has hardly learned.
@@ -36,6 +47,9 @@ class Scoring:
         layer_windows: windows for the table of layers; 0 for none. Default 64.
         rates: shares of corrupted tokens for the table of shifts; none by default.
         best: whether to score the best epoch as well as the last. Default True.
+        part: text that is scored, ``"test"`` (default) or ``"valid"``, to choose by; the latter
+            without temperatures, which are fitted on it.
+        texts: other corpora, for the table of texts; none by default.
 
     Raises:
         ValueError: for numbers out of range.
@@ -52,17 +66,20 @@ class Scoring:
     layer_windows: int = 64
     rates: tuple[float, ...] = ()
     best: bool = True
+    part: Literal["test", "valid"] = "test"
+    texts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_int("num_samples", self.num_samples)
         check_int("batch_size", self.batch_size)
         check_int("layer_windows", self.layer_windows, 0)
+        check_choice("part", self.part, ("test", "valid"))
 
 
 def run_language(
     seed: int, text: TextConfig, shape: Shape, block: BlockConfig, plan: Plan, scoring: Scoring
 ) -> Outcome:
-    """Train one model on a text and score it on the test part.
+    """Train one model on a text and score it on the test part, or the one that scoring names.
 
     Scores are named ``<epoch>_<mode>_<kind>_<score>``: epoch ``last`` or ``best`` (by validation
     cross-entropy), mode ``draws`` (S draws; a network without noise has one pass), ``one`` (one
@@ -73,14 +90,14 @@ def run_language(
     of validation less that of training text), ``best_epoch``, ``epochs``, ``parameters``,
     ``passes`` (how often a training token was a target), ``train_tokens``, ``steps``, ``seconds``.
 
-    Tables: ``course``, ``text`` (what it is), ``layers`` (EVE layers, last and best epoch) and
-    ``shift``.
+    Tables: ``course``, ``text`` (what it is), ``layers`` (EVE layers, last and best epoch),
+    ``shift``, and ``texts`` (this text and others).
 
     A run that was killed goes on from its last checkpoint, in the user's cache folder.
 
     Arguments:
         seed: of initial weights, order of windows and noise; paired between models.
-        text: what to read.
+        text: what to read. Of other texts as many tokens are read as of its test text.
         shape, block: the model.
         plan: how to train.
         scoring: how to score.
@@ -99,13 +116,19 @@ def run_language(
         path = _checkpoint(seed, text, shape, block, plan)
         training = Training(model, block, read, plan, seed, here, path)
         training.run()
-        found = here.tell(_score(training, read, scoring, here) if here.first else None)
+        others = {
+            name: load_other(name, read.tokenizer, text.test_tokens, shape.context)
+            for name in (scoring.texts if here.first else ())
+        }
+        found = here.tell(_score(training, read, scoring, others) if here.first else None)
         if here.first:
             path.unlink(missing_ok=True)
         return found
 
 
-def _score(training: Training, text: Text, scoring: Scoring, here: Ranks) -> Outcome:
+def _score(
+    training: Training, text: Text, scoring: Scoring, others: dict[str, TokenWindows]
+) -> Outcome:
     model, block, seed = training.model, training.block, training.seed
     course = pd.DataFrame(training.course)
     epochs = {"last": training.plan.epochs}
@@ -140,16 +163,19 @@ def _score(training: Training, text: Text, scoring: Scoring, here: Ranks) -> Out
         scores |= {f"{name}_{k}": v for k, v in found.items()}
         if frame is not None:
             layers.append(frame.assign(epoch=name))
+        options: dict[str, Any] = {
+            "num_samples": scoring.num_samples,
+            "batch_size": scoring.batch_size,
+            "seed": seed,
+        }
         if name == "last" and scoring.rates:
+            size = text.tokenizer.vocab_size
             tables["shift"] = response_to_corruption(
-                model,
-                text.test,
-                scoring.rates,
-                vocab_size=text.tokenizer.vocab_size,
-                num_samples=scoring.num_samples,
-                batch_size=scoring.batch_size,
-                seed=seed,
+                model, text.test, scoring.rates, vocab_size=size, **options
             )
+        if name == "last" and others:
+            texts = {"own": text.test, **others}
+            tables["texts"] = response_to_texts(model, texts, **options)
     if layers:
         tables["layers"] = pd.concat(layers, ignore_index=True)
     return Outcome(scores, tables)
@@ -158,7 +184,8 @@ def _score(training: Training, text: Text, scoring: Scoring, here: Ranks) -> Out
 def score_model(
     model: LanguageModel, text: Text, scoring: Scoring, seed: int, *, draws: bool
 ) -> tuple[dict[str, float], pd.DataFrame | None]:
-    """Test scores in all modes, raw and scaled, and the table of layers if there are any."""
+    """Scores in all modes, raw and scaled, and the table of layers if there are any."""
+    read = text.valid if scoring.part == "valid" else text.test
     common: dict[str, Any] = {"batch_size": scoring.batch_size, "seed": seed}
     modes: dict[str, dict[str, Any]] = {"draws": {"num_samples": scoring.num_samples}}
     if draws:
@@ -168,16 +195,16 @@ def score_model(
     layers = None
     for mode, how in modes.items():
         windows = scoring.layer_windows if mode == "draws" else 0
-        raw = evaluate(model, text.test, layer_windows=windows, **how, **common)
+        raw = evaluate(model, read, layer_windows=windows, **how, **common)
         scores |= {f"{mode}_raw_{k}": v for k, v in raw.scores.items()}
         if raw.layers is not None:
             layers = raw.layers.reset_index()
             layers.insert(0, "number", range(1, len(layers) + 1))
-        if mode == "one":
+        if mode == "one" or scoring.part == "valid":
             continue
         temperature = _temperature(model, text, {**how, **common})
         scores[f"{mode}_temperature"] = temperature
-        scaled = evaluate(model, text.test, temperature=temperature, **how, **common)
+        scaled = evaluate(model, read, temperature=temperature, **how, **common)
         scores |= {f"{mode}_scaled_{k}": v for k, v in scaled.scores.items()}
     return scores, layers
 

@@ -8,8 +8,8 @@ from eve_pyro.experiments.store import Task
 from eve_pyro.experiments.studies.language.corpora import TextConfig
 from eve_pyro.experiments.studies.language.cost import measure_cost
 from eve_pyro.experiments.studies.language.models import BlockConfig, Shape
+from eve_pyro.experiments.studies.language.plan import Plan
 from eve_pyro.experiments.studies.language.run import Scoring, run_language
-from eve_pyro.experiments.studies.language.training import Plan
 
 # Names of the studies, and of the corpora they read.
 CORPORA = {

@@ -1,15 +1,13 @@
 """Training of a language model that can be stopped at any step and goes on as if it had not."""
 
-import ctypes
 import dataclasses
 import math
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyro
@@ -17,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from eve_pyro._checks import check_int, check_real
 from eve_pyro.data import DataError
+from eve_pyro.diagnostics import layer_table, posterior_statistics
 from eve_pyro.experiments.studies.language.corpora import Text
 from eve_pyro.experiments.studies.language.models import BlockConfig
 from eve_pyro.experiments.studies.language.passes import Passes, Windows
+from eve_pyro.experiments.studies.language.plan import Plan
 from eve_pyro.experiments.studies.language.ranks import Ranks
 from eve_pyro.infer import CompiledELBO, EVEGuide, best_backend
 from eve_pyro.infer import checkpoint as files
@@ -31,66 +30,6 @@ from eve_pyro.infer.rng import seeded
 from eve_pyro.infer.schedule import BetaSchedule
 from eve_pyro.infer.state import State, clone_state, copy_state, named_parameters, named_state
 from eve_pyro.nn import LanguageModel, weight_decay_groups
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to train: the same for all models of a setting.
-
-    Arguments:
-        epochs: passes over the training windows.
-        batch_size: windows of a step; those of an epoch that fill no batch wait for the next.
-        learning_rate: of AdamW. It rises from 0 over a share ``warm_up`` of the steps, then
-            falls to 0 along a cosine.
-        weight_decay: of matrices, see :func:`~eve_pyro.nn.weight_decay_groups`.
-        clip_norm: bound on the norm of the gradient of the loss per token.
-        num_samples: draws of the prediction that is looked at after each epoch.
-        backend: of :class:`~eve_pyro.infer.CompiledELBO`; None (default) for no compiling.
-            Without a C++ compiler ``"inductor"`` is ``"eager"``: the same numbers, up to rounding.
-        checkpoint_every: steps between two writes of the state. Default 200.
-        progress: show a progress bar. Default False.
-
-    Raises:
-        ValueError: for a value out of range.
-
-    Example:
-        >>> Plan(epochs=0)
-        Traceback (most recent call last):
-        ...
-        ValueError: epochs must be an integer >= 1, got 0
-    """
-
-    epochs: int
-    batch_size: int = 16
-    learning_rate: float = 3e-3
-    warm_up: float = 0.05
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
-    num_samples: int = 4
-    backend: Literal["inductor", "eager"] | None = None
-    checkpoint_every: int = 200
-    progress: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "num_samples", "checkpoint_every"):
-            check_int(name, getattr(self, name))
-        check_real("learning_rate", self.learning_rate, 0.0, exclusive=True)
-        check_real("warm_up", self.warm_up, 0.0, 1.0)
-        check_real("weight_decay", self.weight_decay, 0.0)
-        check_real("clip_norm", self.clip_norm, 0.0, exclusive=True)
-
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step.
-
-        Example:
-            >>> plan = Plan(epochs=1, learning_rate=1.0, warm_up=0.2)
-            >>> [round(plan.rate(step, 10), 2) for step in (0, 1, 2, 6, 9)]
-            [0.5, 1.0, 1.0, 0.5, 0.04]
-        """
-        rise = max(1, round(self.warm_up * steps))
-        if step < rise:
-            return self.learning_rate * (step + 1) / rise
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
 
 
 class Training:
@@ -262,6 +201,8 @@ class Training:
             row["seconds"] = self.seconds
         row = self.ranks.tell(row)
         self.course.append(row)
+        if self.block.balanced:
+            self.beta.balance(self.ranks.tell(self._kls() if self.ranks.first else None))
         self.losses, self.seconds = [], 0.0
         if row["valid_ce"] < self.best["valid_ce"]:
             state = clone_state(self.tensors)
@@ -271,6 +212,16 @@ class Training:
         samples, size = self.plan.num_samples, self.plan.batch_size
         run = Passes(self.model, windows, samples, size, self.seed, 1.0, mean)
         return float(run.losses((1.0,))[0])
+
+    def _kls(self) -> list[float]:
+        """Every EVE layer's KL per unit, on a batch of training text."""
+        inputs, targets = next(self.text.look.batches(self.plan.batch_size, seed=0, shuffle=False))
+        batch = inputs.to(self.ranks.device), targets.to(self.ranks.device)
+        guide = EVEGuide(self.model)
+        statistics = posterior_statistics(
+            self.model, guide, *batch, at="draw", keep="units", seed=self.seed
+        )
+        return layer_table(statistics)["kl"].tolist()
 
     # State
 
@@ -286,6 +237,7 @@ class Training:
             "seconds": self.seconds,
             "course": self.course,
             "best": self.best,
+            "beta": self.beta.full,
         }
         files.write(self.path, "language training", content)
 
@@ -299,6 +251,7 @@ class Training:
         self.optimizer.load_state_dict(saved["optimizer"])
         for name in ("step", "losses", "seconds", "course", "best"):
             setattr(self, name, saved[name])
+        self.beta.load_state_dict({"count": self.step, "full": saved["beta"]})
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -317,18 +270,3 @@ class Training:
     def restore(self, state: State) -> None:
         """Give the model the parameters of a state, such as that of the best epoch."""
         copy_state(state, self.tensors)
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep the memory that it frees, where it is glibc; else do nothing.
-
-    Logits of a batch are tens of megabytes. By default each such tensor is fetched from the
-    operating system and given back, which takes a third to a half of a step.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    trim_threshold, mmap_max = -1, -4
-    mallopt(mmap_max, 0)
-    mallopt(trim_threshold, 2**31 - 1)
