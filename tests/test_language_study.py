@@ -351,15 +351,14 @@ def rows(differences, *, rivals=("plain",), **options):
     return predictors(pd.DataFrame(found))
 
 
-def status(rows, words, layers=None, cost=None, study="wikitext2"):
-    empty = pd.DataFrame()
-    found = verdicts(
-        study, rows, empty if layers is None else layers, empty if cost is None else cost
-    )
+def status(rows, words, layers=None, cost=None, study="wikitext2", shift=None):
+    parts = (pd.DataFrame() if part is None else part for part in (layers, shift, cost))
+    found = verdicts(study, rows, *parts)
     return next(
         v.status
         for v in found
-        if words in v.claim and (MANY in v.claim or layers is not None or cost is not None)
+        if words in v.claim
+        and (MANY in v.claim or any(part is not None for part in (layers, cost, shift)))
     )
 
 
@@ -387,10 +386,40 @@ def test_claims_of_the_gap_and_of_uncertainty():
     aims = [
         v.status
         for options in ({}, {"mean": -0.1}, {"information": 0.01, "flips": 0.1})
-        for v in verdicts("pg19", rows(BETTER, **options), pd.DataFrame(), pd.DataFrame())
+        for v in verdicts("pg19", rows(BETTER, **options), *[pd.DataFrame()] * 3)
         if "CE not worse" in v.published
     ]
     assert aims == ["reproduced", "partly", "not reproduced"]
+
+
+def test_aims_of_what_uncertainty_is_good_for():
+    found = [
+        {"setting": MANY, "model": "eve-mc", "seed": seed, **outcome(5.0)} for seed in range(3)
+    ]
+    words = "told by max probability and MI together"
+    for gains, expected in (
+        ((0.01, 0.01, 0.01), "reproduced"),
+        ((0.01, 0.01, -0.01), "partly"),
+        ((0.01, -0.01, -0.01), "not reproduced"),
+    ):
+        for row, gained in zip(found, gains, strict=True):
+            row["last_draws_raw_auroc_combined"] = 0.5 + gained
+        assert status(predictors(pd.DataFrame(found)), words) == expected
+    assert status(rows(BETTER), words) == "not tested"
+
+    def shift(*gains):
+        return pd.DataFrame(
+            {"model": "eve-mc", "seed": seed, "rate": rate, "detect_max_probability": 0.6}
+            | {"detect_mutual_information": 0.6 + gained}
+            for seed, gained in enumerate(gains)
+            for rate in (0.0, 0.1, 0.4)
+        )
+
+    words = "windows with replaced tokens"
+    assert status(rows(BETTER), words, shift=shift(0.1, 0.1)) == "reproduced"
+    assert status(rows(BETTER), words, shift=shift(0.1, 0.1, -0.1)) == "partly"
+    assert status(rows(BETTER), words, shift=shift(0.1, -0.1)) == "not reproduced"
+    assert status(rows(BETTER), words, shift=pd.DataFrame()) == "not tested"
 
 
 def test_dropout_and_eve_are_chosen_on_validation_text():
@@ -415,7 +444,7 @@ def test_dropout_and_eve_are_chosen_on_validation_text():
         assert len(own) == 2 * 2 * 2  # seeds, epochs, kinds
     assert set(found[found.model == CHOSEN_DROPOUT]["mode"]) == {"mean"}
     rivals = ("plain", "wide", "glu", "narrow", "dropout-0.1")
-    all_of = verdicts("pg19", rows(BETTER, rivals=rivals), pd.DataFrame(), pd.DataFrame())
+    all_of = verdicts("pg19", rows(BETTER, rivals=rivals), *[pd.DataFrame()] * 3)
     against = [v for v in all_of if "EVE against" in v.claim and MANY in v.claim]
     assert {v.status for v in against} == {"reproduced"}
 
@@ -463,6 +492,6 @@ def test_claims_of_depth_and_of_cost():
 
 
 def test_all_statuses_are_those_of_a_page():
-    found = verdicts("pg19", rows(BETTER), pd.DataFrame(), pd.DataFrame())
+    found = verdicts("pg19", rows(BETTER), *[pd.DataFrame()] * 3)
     assert {v.status for v in found} <= set(STATUSES)
     assert {v.status for v in found} >= {"reproduced", "not tested"}

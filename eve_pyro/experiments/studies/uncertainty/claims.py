@@ -4,13 +4,13 @@ import pandas as pd
 
 from eve_pyro.experiments.page import Status, Verdict, change, number
 from eve_pyro.experiments.statistics import entry, summarise
-from eve_pyro.experiments.studies.language.text.claims import (
+from eve_pyro.experiments.studies.language.text.predictors import at_mean, select
+from eve_pyro.experiments.studies.language.text.rules import (
     LEAST_FLIPS,
     LEAST_INFORMATION,
     shares,
     uncertain,
 )
-from eve_pyro.experiments.studies.language.text.predictors import at_mean, select
 from eve_pyro.experiments.studies.uncertainty.tasks import (
     BASE,
     CONTROLS,

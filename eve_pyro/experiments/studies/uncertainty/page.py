@@ -7,8 +7,8 @@ import pandas as pd
 from eve_pyro.experiments.engine import Record, scores_frame, tables_frame
 from eve_pyro.experiments.page import Page, change, number
 from eve_pyro.experiments.statistics import entry, summarise
-from eve_pyro.experiments.studies.language.text.claims import shares
 from eve_pyro.experiments.studies.language.text.predictors import at_mean, predictors, select
+from eve_pyro.experiments.studies.language.text.rules import shares
 from eve_pyro.experiments.studies.uncertainty.claims import raised, verdicts
 from eve_pyro.experiments.studies.uncertainty.tasks import (
     BASE,

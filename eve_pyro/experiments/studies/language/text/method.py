@@ -7,7 +7,6 @@ import pandas as pd
 from eve_pyro.experiments.engine import Record
 from eve_pyro.experiments.page import number
 from eve_pyro.experiments.studies.language.tasks import COHERENT, DEEP, DEEP_MODELS, MODELS
-from eve_pyro.experiments.studies.language.text.claims import BASELINE, EVE
 from eve_pyro.experiments.studies.language.text.predictors import (
     CHOSEN_DROPOUT,
     CHOSEN_EVE,
@@ -15,6 +14,7 @@ from eve_pyro.experiments.studies.language.text.predictors import (
     at_mean,
     one_draw,
 )
+from eve_pyro.experiments.studies.language.text.rules import BASELINE, EVE
 
 
 def method(records: Sequence[Record], scores: pd.DataFrame) -> str:

@@ -8,14 +8,11 @@ from eve_pyro.experiments.engine import Record, scores_frame, tables_frame
 from eve_pyro.experiments.page import Page, number
 from eve_pyro.experiments.studies.language.tasks import COST, DEEP, FEW, LARGE, MANY, SHIFTED
 from eve_pyro.experiments.studies.language.text import figures, tables
-from eve_pyro.experiments.studies.language.text.claims import (
-    BASELINE,
-    cost_ratio,
-    shares,
-    verdicts,
-)
+from eve_pyro.experiments.studies.language.text.aims import cost_ratio
+from eve_pyro.experiments.studies.language.text.claims import verdicts
 from eve_pyro.experiments.studies.language.text.method import method, regime
 from eve_pyro.experiments.studies.language.text.predictors import one_draw, predictors
+from eve_pyro.experiments.studies.language.text.rules import BASELINE, shares
 
 CURVES = ("plain", "wide", "dropout-0.1", "dropout-0.3", "eve-gate", "eve-floor", "eve-mc")
 
@@ -46,7 +43,7 @@ def write(study: str, page: Page, records: Sequence[Record]) -> None:
         "numbers are of models, texts and sizes that are not ours: the sign and the wins decide, "
         "the sizes stand beside."
     )
-    page.verdicts(verdicts(study, rows, layers, cost))
+    page.verdicts(verdicts(study, rows, layers, shift, cost))
     for setting in settings:
         page.heading(setting.capitalize())
         page.text(regime(scores[scores.setting == setting]))

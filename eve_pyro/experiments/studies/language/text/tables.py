@@ -6,13 +6,13 @@ from eve_pyro.experiments.page import Page, change, number
 from eve_pyro.experiments.statistics import entry, summarise
 from eve_pyro.experiments.studies.language.tasks import MODELS
 from eve_pyro.experiments.studies.language.text import figures
-from eve_pyro.experiments.studies.language.text.claims import BASELINE
 from eve_pyro.experiments.studies.language.text.predictors import (
     CHOSEN_DROPOUT,
     CHOSEN_EVE,
     CHOSEN_MC,
     select,
 )
+from eve_pyro.experiments.studies.language.text.rules import BASELINE
 
 # Column -> score, digits.
 MAIN: dict[str, tuple[str, int]] = {
