@@ -143,6 +143,22 @@ def test_float32_variance_far_from_the_origin():
     assert same.epistemic.item() == 0
 
 
+def test_matched_moments_are_what_many_draws_tend_to():
+    torch.manual_seed(0)
+    loc = 0.3 * torch.randn(4000)
+    many, few = (GaussianMixture(part, torch.full_like(part, 0.02)) for part in (loc, loc[:16]))
+    y = 0.3 * torch.randn(500)
+    normal = many.moment_matched()
+    torch.testing.assert_close(normal.mean, many.mean)
+    torch.testing.assert_close(normal.variance, many.variance)
+    # Draws are normal here: so is what their mixture tends to.
+    nll, matched = -many.log_prob(y).mean(), -normal.log_prob(y).mean()
+    assert nll.item() == pytest.approx(matched.item(), abs=0.05)
+    assert -few.log_prob(y).mean() > matched + 1
+    of_few = -few.moment_matched().log_prob(y).mean()
+    assert of_few.item() == pytest.approx(matched.item(), abs=0.2)
+
+
 def test_rescale_keeps_mean_and_scales_spread():
     y = gaussians(6, weighted=True, num_draws=3)
     wide = y.rescale(3.0)

@@ -118,7 +118,10 @@ class MomentMatchedELBO(PathwiseELBO):
 
     m and v are the mean and unbiased variance over S draws of the observed site's mean, and the
     last term the mean of its variance. The cheapest estimator of the predictive likelihood where
-    that is near Gaussian; it cannot represent skew or several modes.
+    that is near Gaussian; it cannot represent skew or several modes. It does not mind how v and
+    s^2 share the spread: s may shrink until all of it is the draws', and a mixture of few draws
+    then has gaps. Read such predictions by
+    :meth:`~eve_pyro.infer.GaussianMixture.moment_matched`, or take some hundred draws.
 
     Arguments:
         num_particles: S, at least 2. Default 10.
