@@ -420,6 +420,12 @@ def test_aims_of_what_uncertainty_is_good_for():
     assert status(rows(BETTER), words, shift=shift(0.1, 0.1, -0.1)) == "partly"
     assert status(rows(BETTER), words, shift=shift(0.1, -0.1)) == "not reproduced"
     assert status(rows(BETTER), words, shift=pd.DataFrame()) == "not tested"
+    words = "MI against MC-dropout's"
+    assert status(rows(BETTER), words, shift=shift(0.1)) == "not tested"
+    for gained, expected in ((0.05, "reproduced"), (0.15, "not reproduced")):
+        rival = shift(gained, gained).assign(model="dropout-0.1")
+        both = pd.concat([shift(0.1, 0.1), rival])
+        assert status(rows(BETTER), words, shift=both) == expected
 
 
 def test_dropout_and_eve_are_chosen_on_validation_text():

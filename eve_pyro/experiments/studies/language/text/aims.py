@@ -74,7 +74,7 @@ def aims(
     target = f"MI >= {LEAST_INFORMATION:g}, flips >= {LEAST_FLIPS:g}, CE not worse (aim)"
     found.append(uncertainty(rows, setting, target, claimed=False))
     found.append(_ranked(rows, setting))
-    found.append(_detected(shift))
+    found += [_detected(shift), _detected_as_by_dropout(shift)]
     found.append(_balance(layers))
     ratio = cost_ratio(cost, "compiled", EVE, BASELINE)
     claim = "training step, compiled, EVE against the plain Transformer"
@@ -117,6 +117,29 @@ def _detected(shift: pd.DataFrame) -> Verdict:
     wins = int((inside > outside).sum())
     measured = f"{INFORMATIVE}: {'; '.join(said)}"
     return Verdict(claim, published, measured, *_wins(wins, len(own), "pairs of rate and seed"))
+
+
+def _detected_as_by_dropout(shift: pd.DataFrame) -> Verdict:
+    claim = "the same, by EVE's MI against MC-dropout's"
+    published = "AUROC higher at every rate and seed (aim)"
+    table = shift[shift.rate > 0] if len(shift) else shift
+    names = [m for m in table.model.unique() if m.startswith("dropout")] if len(table) else []
+    if not names or INFORMATIVE not in set(table.model):
+        return Verdict(claim, published, "-", "not tested", "no pair of runs is finished")
+    wide = table.pivot(
+        index=["rate", "seed"], columns="model", values="detect_mutual_information"
+    ).dropna(subset=[INFORMATIVE, *names])
+    own = wide[INFORMATIVE].groupby("rate").mean()
+    measured = "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{number(float(a))} -> {number(float(b))}"
+            for a, b in zip(wide[name].groupby("rate").mean(), own, strict=True)
+        )
+        for name in names
+    )
+    wins = int((wide[INFORMATIVE] > wide[names].max(axis=1)).sum())
+    return Verdict(claim, published, measured, *_wins(wins, len(wide), "pairs of rate and seed"))
 
 
 def _wins(wins: int, of: int, what: str) -> tuple[Status, str]:

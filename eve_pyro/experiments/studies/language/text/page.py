@@ -114,6 +114,23 @@ def _shift(page: Page, shift: pd.DataFrame) -> None:
     )
     figure = figures.shift_curves(shift, SHIFTED)
     page.figure("shift", figure, "Losses and uncertainty against the share of replaced tokens.")
+    page.text(
+        "How well windows with replaced tokens are told from clean ones, by means over the window "
+        "of a signal that needs no targets: area under the ROC curve, mean over seeds."
+    )
+    means = shift[shift.rate > 0].groupby(["model", "rate"], sort=False).mean(numeric_only=True)
+    signals = {
+        "1 - max probability": "max_probability",
+        "entropy": "entropy",
+        "MI": "mutual_information",
+        "local KL": "kl",
+    }
+    lines = [
+        [str(model), f"{100 * rate:g} %"]
+        + [number(float(row[f"detect_{name}"])) for name in signals.values()]
+        for (model, rate), row in zip(means.index, means.to_dict("records"), strict=True)
+    ]
+    page.table(["model", "replaced", *signals], lines)
     page.frame("shift", shift, "scores and uncertainty at every share.")
 
 
