@@ -130,8 +130,9 @@ def reproduce(
     Writes ``<study>.md`` and a folder with its figures, the scores of every run and, in
     ``runs``, one file per finished run. Those are not repeated: after Ctrl-C, or a kill, the same
     command goes on. On two cores attribution, boston and concrete take an hour and a half
-    together, energy up to three, each text about one. Moby-Dick comes with the package; the
-    other texts are read from the folder in EVE_PYRO_DATA, or from the Hugging Face hub.
+    together, energy up to three, each text and uncertainty less than one. Moby-Dick comes with
+    the package; the other texts are read from the folder in EVE_PYRO_DATA, or from the Hugging
+    Face hub.
 
     Args:
         study: which; or all of them.

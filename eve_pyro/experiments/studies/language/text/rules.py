@@ -24,6 +24,18 @@ def compared(
     baseline: str = BASELINE,
     model: str = EVE,
 ) -> Verdict:
+    """Decide by the paired differences of a model from a baseline, seed by seed.
+
+    Reproduced where the interval of the mean is clear of 0 and every seed is better, see
+    :func:`~eve_pyro.experiments.studies.tables.claims.gain`.
+
+    Arguments:
+        rows: of :func:`~eve_pyro.experiments.studies.language.text.predictors.predictors`.
+        claim, published: of the verdict.
+        setting, epoch, kind: which rows.
+        score: of the rows, lower is better; ``"error"`` is told as accuracy.
+        baseline, model: names of predictors.
+    """
     frame = select(rows, setting, epoch, kind)
     frame = frame[frame.model.isin([baseline, model])]
     if frame.model.nunique() < 2:
@@ -100,6 +112,12 @@ def uncertainty(rows: pd.DataFrame, setting: str, published: str, *, claimed: bo
 
 
 def counted(met: tuple[bool, ...]) -> Status:
+    """Reproduced if all conditions are met, partly if one of the first two is.
+
+    Example:
+        >>> counted((True, False, True)), counted((False, False, True))
+        ('partly', 'not reproduced')
+    """
     if all(met):
         return "reproduced"
     return "partly" if any(met[:2]) else "not reproduced"
