@@ -142,7 +142,7 @@ def _noticed(texts: pd.DataFrame, model: str) -> Verdict | None:
     if own.empty:
         return None
     inside, outside = own["detect_mutual_information"], own["detect_max_probability"]
-    wins = int((inside > outside).sum())
+    wins = int((inside > outside.clip(lower=0.5)).sum())
     said = [
         f"{text} {number(float(part['detect_mutual_information'].mean()), 2)} against "
         f"{number(float(part['detect_max_probability'].mean()), 2)}"
@@ -150,8 +150,8 @@ def _noticed(texts: pd.DataFrame, model: str) -> Verdict | None:
     ]
     return Verdict(
         f"{model}: windows of another text told by MI better than by max probability",
-        "AUROC higher for every text and seed (aim)",
+        "AUROC higher, and above .5, for every text and seed (aim)",
         "; ".join(said),
         _status(wins, int(bool((inside.groupby(own["text"]).mean() > 0.5).all())), len(own)),
-        f"higher in {wins} of {len(own)} pairs of text and seed",
+        f"so in {wins} of {len(own)} pairs of text and seed",
     )

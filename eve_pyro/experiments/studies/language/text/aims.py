@@ -104,7 +104,7 @@ def _ranked(rows: pd.DataFrame, setting: str) -> Verdict:
 
 def _detected(shift: pd.DataFrame) -> Verdict:
     claim = "windows with replaced tokens told by MI better than by max probability"
-    published = "AUROC higher at every rate and seed (aim)"
+    published = "AUROC higher, and above .5, at every rate and seed (aim)"
     own = shift[(shift.model == INFORMATIVE) & (shift.rate > 0)] if len(shift) else shift
     if own.empty:
         return Verdict(claim, published, "-", "not tested", f"{INFORMATIVE} is not trained")
@@ -114,7 +114,8 @@ def _detected(shift: pd.DataFrame) -> Verdict:
         f"against {number(float(part['detect_max_probability'].mean()))}"
         for rate, part in own.groupby("rate")
     ]
-    wins = int((inside > outside).sum())
+    # Below .5 neither tells anything: corrupted windows would be taken for the clean ones.
+    wins = int((inside > outside.clip(lower=0.5)).sum())
     measured = f"{INFORMATIVE}: {'; '.join(said)}"
     return Verdict(claim, published, measured, *_wins(wins, len(own), "pairs of rate and seed"))
 
@@ -143,9 +144,11 @@ def _detected_as_by_dropout(shift: pd.DataFrame) -> Verdict:
 
 
 def _wins(wins: int, of: int, what: str) -> tuple[Status, str]:
-    """All, most or fewer."""
-    status: Status = "reproduced" if wins == of else "partly" if 2 * wins > of else "not reproduced"
-    return status, f"higher on {wins} of {of} {what}"
+    """All, three quarters or fewer."""
+    status: Status = (
+        "reproduced" if wins == of else "partly" if 4 * wins >= 3 * of else "not reproduced"
+    )
+    return status, f"so on {wins} of {of} {what}"
 
 
 def _balance(layers: pd.DataFrame) -> Verdict:
@@ -166,6 +169,8 @@ def _balance(layers: pd.DataFrame) -> Verdict:
     )
     good, near = float(leasts.max()) >= half, float(means.max()) >= half
     why = f"{best} {'on every seed' if good else 'not on every seed'}"
+    if float(sums[best]) < LEAST_INFORMATION:
+        why += f", of less than {LEAST_INFORMATION:g} nats in all"
     status: Status = "reproduced" if good else "partly" if near else "not reproduced"
     return Verdict(claim, published, measured, status, why)
 
