@@ -109,6 +109,11 @@ def run_language(
     keep_freed_memory()
     with ranks() as here:
         read = load_text(text, shape.context)
+        # Ahead of training, so that a text that is missing costs none.
+        others = {
+            name: load_other(name, read.tokenizer, text.test_tokens, shape.context)
+            for name in (scoring.texts if here.first else ())
+        }
         with torch.random.fork_rng([]):
             pyro.set_rng_seed(seed)
             model = block.model(shape, read.tokenizer.vocab_size)
@@ -116,10 +121,6 @@ def run_language(
         path = _checkpoint(seed, text, shape, block, plan)
         training = Training(model, block, read, plan, seed, here, path)
         training.run()
-        others = {
-            name: load_other(name, read.tokenizer, text.test_tokens, shape.context)
-            for name in (scoring.texts if here.first else ())
-        }
         found = here.tell(_score(training, read, scoring, others) if here.first else None)
         if here.first:
             path.unlink(missing_ok=True)
