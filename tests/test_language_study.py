@@ -383,12 +383,13 @@ def test_claims_of_the_gap_and_of_uncertainty():
     assert status(rows(BETTER, information=0.16, flips=0.3), of_uncertainty) == "reproduced"
     assert status(rows(BETTER, information=0.01, flips=0.3), of_uncertainty) == "partly"
     assert status(rows(BETTER, information=0.01, flips=0.1), of_uncertainty) == "not reproduced"
-    aims = [
-        v.status
-        for options in ({}, {"mean": -0.1}, {"information": 0.01, "flips": 0.1})
-        for v in verdicts("pg19", rows(BETTER, **options), *[pd.DataFrame()] * 3)
-        if "CE not worse" in v.published
-    ]
+    aims = []
+    for options in ({}, {"mean": -0.1}, {"information": 0.01, "flips": 0.1}):
+        # Another model with more of everything decides nothing: who decides is fixed.
+        runs = [{"model": "eve-mc", **outcome(5.0, **options)}, {"model": "eve-x", **outcome(4.0)}]
+        frame = predictors(pd.DataFrame([{"setting": MANY, "seed": 0, **run} for run in runs]))
+        found = verdicts("pg19", frame, *[pd.DataFrame()] * 3)
+        aims += [v.status for v in found if "CE not worse" in v.published]
     assert aims == ["reproduced", "partly", "not reproduced"]
 
 
@@ -407,11 +408,11 @@ def test_aims_of_what_uncertainty_is_good_for():
         assert status(predictors(pd.DataFrame(found)), words) == expected
     assert status(rows(BETTER), words) == "not tested"
 
-    def shift(*gains):
+    def shift(*gains, outside=0.6, model="eve-mc", seeds=None):
         return pd.DataFrame(
-            {"model": "eve-mc", "seed": seed, "rate": rate, "detect_max_probability": 0.6}
-            | {"detect_mutual_information": 0.6 + gained}
-            for seed, gained in enumerate(gains)
+            {"model": model, "seed": seed, "rate": rate, "detect_max_probability": outside}
+            | {"detect_entropy": 0.5, "detect_mutual_information": 0.6 + gained}
+            for seed, gained in zip(seeds or range(len(gains)), gains, strict=True)
             for rate in (0.0, 0.1, 0.4)
         )
 
@@ -420,15 +421,17 @@ def test_aims_of_what_uncertainty_is_good_for():
     assert status(rows(BETTER), words, shift=shift(0.1, 0.1, 0.1, -0.1)) == "partly"
     assert status(rows(BETTER), words, shift=shift(0.1, -0.1)) == "not reproduced"
     assert status(rows(BETTER), words, shift=pd.DataFrame()) == "not tested"
-    below = shift(0.1, 0.1)
-    below[["detect_max_probability", "detect_mutual_information"]] -= 0.3
-    assert status(rows(BETTER), words, shift=below) == "not reproduced"  # worse than a guess
-    words = "MI against MC-dropout's"
+    # An output that grows surer tells the shift as well, with its sign turned.
+    turned = shift(0.1, 0.1, outside=0.2)
+    assert status(rows(BETTER), words, shift=turned) == "not reproduced"
+    words = "MI better than by MC-dropout's"
     assert status(rows(BETTER), words, shift=shift(0.1)) == "not tested"
+    own = shift(0.1, 0.1)
     for gained, expected in ((0.05, "reproduced"), (0.15, "not reproduced")):
-        rival = shift(gained, gained).assign(model="dropout-0.1")
-        both = pd.concat([shift(0.1, 0.1), rival])
-        assert status(rows(BETTER), words, shift=both) == expected
+        rival = shift(gained, gained, model="dropout-0.1")
+        assert status(rows(BETTER), words, shift=pd.concat([own, rival])) == expected
+    unpaired = pd.concat([own, shift(0.0, 0.0, model="dropout-0.1", seeds=[7, 8])])
+    assert status(rows(BETTER), words, shift=unpaired) == "not tested"
 
 
 def test_dropout_and_eve_are_chosen_on_validation_text():
@@ -471,9 +474,14 @@ def layer_table(*shares, setting=DEEP, models=("eve-gate",)):
 
 def test_claims_of_depth_and_of_cost():
     words, none = "every block of four", rows([])
-    assert status(none, words, layer_table([3, 2, 2, 3], [3, 3, 2, 2])) == "reproduced"
-    assert status(none, words, layer_table([3, 2, 2, 3], [9, 3, 2, 1.8])) == "partly"
-    assert status(none, words, layer_table([9, 1, 0.5, 0.1])) == "not reproduced"
+    own = {"models": ("eve-balanced",)}
+    even, odd = [3, 2, 2, 3], [9, 3, 2, 1.8]
+    assert status(none, words, layer_table(even, even, **own)) == "reproduced"
+    assert status(none, words, layer_table(even, even, even, odd, **own)) == "partly"
+    assert status(none, words, layer_table(even, odd, **own)) == "not reproduced"
+    assert status(none, words, layer_table(even)) == "not tested"  # of another model
+    nothing = [1e-3 * value for value in even]
+    assert status(none, words, layer_table(nothing, nothing, **own)) == "partly"
     words, two = (
         "mostly from the first layer",
         {"setting": MANY, "models": ("eve-gate", "eve-gelu")},

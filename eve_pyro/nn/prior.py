@@ -29,10 +29,10 @@ class StandardNormal(nn.Module):
 class LearnedNormal(nn.Module):
     """A normal prior whose mean and scale are parameters, one pair for every latent dim.
 
-    Trained with the network, by the KL alone: it settles where the layer's posteriors are on
+    Trained with the network, by beta * KL alone: it settles where the layer's posteriors are on
     average, and units then pay for what they say of one input beyond what they say of all
     (empirical Bayes; Hoffman and Johnson 2016, "ELBO surgery", split the KL in these two
-    parts). It starts as the standard normal.
+    parts). It starts as the standard normal, and stays so where beta is 0.
 
     Arguments:
         out_features, latent_dim: of the layer. Default of the second: 1.

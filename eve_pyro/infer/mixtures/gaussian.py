@@ -132,7 +132,8 @@ class GaussianMixture(dist.MixtureSameFamily):
     def moment_matched(self) -> dist.Normal:
         """The normal with this mixture's mean and variance, of batch shape (*shape).
 
-        The reading of a network that :class:`~eve_pyro.infer.MomentMatchedELBO` has trained.
+        The reading of a network that :class:`~eve_pyro.infer.MomentMatchedELBO` has trained, up
+        to that objective's S / (S - 1) on the variance over S draws.
         Where the components are narrow beside the spread of their means, a mixture of few draws
         has gaps between them, in which its density is near 0 though more draws would fill them.
 

@@ -74,6 +74,8 @@ class Scoring:
         check_int("batch_size", self.batch_size)
         check_int("layer_windows", self.layer_windows, 0)
         check_choice("part", self.part, ("test", "valid"))
+        if self.part == "valid" and (self.rates or self.texts):
+            raise ValueError("part must be 'test' where rates or texts are given, got 'valid'")
 
 
 def run_language(

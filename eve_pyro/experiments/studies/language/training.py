@@ -29,7 +29,7 @@ from eve_pyro.infer.probe import first_non_finite
 from eve_pyro.infer.rng import seeded
 from eve_pyro.infer.schedule import BetaSchedule
 from eve_pyro.infer.state import State, clone_state, copy_state, named_parameters, named_state
-from eve_pyro.nn import LanguageModel, weight_decay_groups
+from eve_pyro.nn import LanguageModel, eve_modules, weight_decay_groups
 
 
 class Training:
@@ -221,7 +221,8 @@ class Training:
         statistics = posterior_statistics(
             self.model, guide, *batch, at="draw", keep="units", seed=self.seed
         )
-        return layer_table(statistics)["kl"].tolist()
+        kls = layer_table(statistics)["kl"].clip(lower=0.0)  # rounding about an exact 0
+        return [float(kls[layer.site]) for _, layer in eve_modules(self.model)]
 
     # State
 

@@ -1,26 +1,34 @@
-"""What was aimed at, and the rules by which the judged runs decide on it."""
+"""What was aimed at, and the rules by which the runs choose and decide."""
 
 import pandas as pd
 
-from eve_pyro.experiments.page import Status, Verdict, change, number
+from eve_pyro.experiments.page import Verdict, change, number
 from eve_pyro.experiments.statistics import entry, summarise
-from eve_pyro.experiments.studies.language.text.predictors import at_mean, select
+from eve_pyro.experiments.studies.language.text.predictors import CHOSEN_MC, select
 from eve_pyro.experiments.studies.language.text.rules import (
     LEAST_FLIPS,
     LEAST_INFORMATION,
+    compared,
+    every,
+    noticed,
+    noticed_beside,
+    shared,
     shares,
-    uncertain,
+    uncertainty,
 )
 from eve_pyro.experiments.studies.uncertainty.tasks import (
     BASE,
+    CHOSEN,
     CONTROLS,
+    DROPOUT,
     JUDGED,
     MECHANISMS,
     PLAIN,
+    TRIED,
 )
 
-# Of four layers, half of the equal share.
-LEAST_SHARE = 0.125
+# Whom the chosen are compared with.
+WORDS = {PLAIN: "the plain Transformer", CHOSEN_MC: "MC-dropout, its rate tuned"}
 
 
 def verdicts(rows: pd.DataFrame, layers: pd.DataFrame, texts: pd.DataFrame) -> list[Verdict]:
@@ -30,18 +38,49 @@ def verdicts(rows: pd.DataFrame, layers: pd.DataFrame, texts: pd.DataFrame) -> l
         rows: of :func:`~eve_pyro.experiments.studies.language.text.predictors.predictors`.
         layers, texts: the runs' tables.
     """
-    frame = select(rows, JUDGED, "last", "raw")
-    chosen = [m for m in MECHANISMS if m in set(frame.model) and m not in CONTROLS]
     found = []
-    for model in chosen:
+    others = texts[texts.text != "own"].assign(case=lambda t: t.text) if len(texts) else texts
+    for model in CHOSEN:
+        found.append(_more(rows, model))
+        for rival, words in WORDS.items():
+            found.append(
+                compared(
+                    rows, f"{model}: cross-entropy against {words}",
+                    "better on every seed (aim)", JUDGED, "last", "ce",
+                    baseline=rival, model=model,
+                )
+            )  # fmt: skip
         found += [
-            _more(frame, model, BASE),
-            _compared(frame, model, PLAIN),
-            _uncertain(frame, model),
-            _shared(layers, model),
-            _noticed(texts, model),
+            uncertainty(
+                rows,
+                JUDGED,
+                model,
+                f"{model}: mutual information and flips, cross-entropy not worse than at the means",
+                f"MI >= {LEAST_INFORMATION:g}, flips >= {LEAST_FLIPS:g}, on every seed (aim)",
+            ),
+            shared(
+                layers,
+                JUDGED,
+                model,
+                f"{model}: every block of four gives at least half of an equal share of MI",
+                "share >= .125 (aim)",
+            ),
+            noticed(
+                others,
+                model,
+                f"{model}: windows of another text told by MI better than by max probability or "
+                "entropy",
+                "AUROC higher for every text and seed (aim)",
+            ),
+            noticed_beside(
+                others,
+                model,
+                DROPOUT,
+                "the same, better than by MC-dropout's MI",
+                "AUROC higher for every text and seed (aim)",
+            ),
         ]
-    return [verdict for verdict in found if verdict is not None]
+    return found
 
 
 def raised(frame: pd.DataFrame, model: str, baseline: str) -> tuple[int, int, int]:
@@ -69,89 +108,43 @@ def raised(frame: pd.DataFrame, model: str, baseline: str) -> tuple[int, int, in
     return more, int((difference["ce"] <= 0).sum()), len(difference)
 
 
-def _status(met: int, near: int, of: int) -> Status:
-    return "reproduced" if of and met == of else "partly" if near else "not reproduced"
+def by_rule(rows: pd.DataFrame, layers: pd.DataFrame) -> list[str]:
+    """The mechanisms to judge: those of more MI and no larger CE on every development seed, of
+    them that of the most MI, and that of the evenest shares.
+
+    Arguments:
+        rows, layers: see :func:`verdicts`.
+
+    Returns:
+        Up to two names; none while a run of the mechanisms is missing.
+    """
+    frame = select(rows, TRIED, "last", "raw")
+    models = [m for m in MECHANISMS if m not in CONTROLS]
+    if not {BASE, *models} <= set(frame.model):
+        return []
+    met = {m: raised(frame, m, BASE) for m in models}
+    good = [m for m, (more, kept, pairs) in met.items() if more == kept == pairs > 0]
+    if not good:
+        return []
+    information = frame.groupby("model")["mutual_information"].mean()
+    least = shares(layers, TRIED).min(axis=1).groupby("model").mean()
+    most = max(good, key=lambda m: float(information[m]))
+    evenest = max(good, key=lambda m: float(least[m]))
+    return list(dict.fromkeys([most, evenest]))
 
 
-def _more(frame: pd.DataFrame, model: str, baseline: str) -> Verdict | None:
-    if baseline not in set(frame.model):
-        return None
-    more, kept, pairs = raised(frame, model, baseline)
-    summary = summarise(frame[["model", "seed", "ce", "mutual_information"]], baseline)
-    own, other = (float(entry(summary, m, "mutual_information")["mean"]) for m in (model, baseline))
-    return Verdict(
-        f"{model}: more MI than {baseline}, cross-entropy not worse",
-        "on every seed (aim)",
-        f"MI {number(other, 4)} -> {number(own, 4)}, CE {change(entry(summary, model, 'ce'))}",
-        _status(min(more, kept), more, pairs),
-        f"MI on {more} of {pairs} seeds, CE on {kept}",
+def _more(rows: pd.DataFrame, model: str) -> Verdict:
+    claim = f"{model}: more MI than {BASE}, cross-entropy not worse"
+    published = "on every seed (aim)"
+    frame = select(rows, JUDGED, "last", "raw")
+    if not {model, BASE} <= set(frame.model):
+        return Verdict(claim, published, "-", "not tested", "no pair of runs is finished")
+    more, kept, pairs = raised(frame, model, BASE)
+    summary = summarise(frame[["model", "seed", "ce", "mutual_information"]], BASE)
+    own, other = (float(entry(summary, m, "mutual_information")["mean"]) for m in (model, BASE))
+    measured = (
+        f"MI {number(other, 4)} -> {number(own, 4)}, CE {change(entry(summary, model, 'ce'))}"
     )
-
-
-def _compared(frame: pd.DataFrame, model: str, baseline: str) -> Verdict | None:
-    if baseline not in set(frame.model):
-        return None
-    _, kept, pairs = raised(frame, model, baseline)
-    summary = summarise(frame[["model", "seed", "ce", "error"]], baseline)
-    row = entry(summary, model, "ce")
-    better = row["high"] < 0
-    return Verdict(
-        f"{model}: cross-entropy against {baseline}, equal parameters",
-        "better on every seed (aim)",
-        f"{change(row)}; error {change(entry(summary, model, 'error'), 4)}",
-        _status(kept, int(better), pairs),
-        f"{kept} of {pairs} seeds",
-    )
-
-
-def _uncertain(frame: pd.DataFrame, model: str) -> Verdict:
-    own, mean = frame[frame.model == model], frame[frame.model == at_mean(model)]
-    met = uncertain(own, mean)
-    words = ("MI", "flips", "CE")
-    missed = [word for word, good in zip(words, met, strict=True) if not good]
-    return Verdict(
-        f"{model}: mutual information and flips, cross-entropy not worse than at the means",
-        f"MI >= {LEAST_INFORMATION:g}, flips >= {LEAST_FLIPS:g}, on every seed (aim)",
-        f"MI {number(own['mutual_information'].mean())}, flips {number(own['flip_rate'].mean())}, "
-        f"CE {number(own['ce'].mean())}, at the means {number(mean['ce'].mean())}",
-        _status(sum(met), sum(met[:2]), len(met)),
-        f"missed on a seed or more: {', '.join(missed)}" if missed else "on every seed",
-    )
-
-
-def _shared(layers: pd.DataFrame, model: str) -> Verdict | None:
-    table = shares(layers, JUDGED)
-    own = table[table.index.get_level_values("model") == model] if len(table) else table
-    if own.empty:
-        return None
-    least = own.min(axis=1)
-    good = int((least >= LEAST_SHARE).sum())
-    by_layer = ", ".join(number(float(s), 2) for s in own.mean())
-    return Verdict(
-        f"{model}: every block gives at least half of an equal share of MI",
-        f"share >= {LEAST_SHARE:g} (aim)",
-        f"shares {by_layer}",
-        _status(good, good, len(least)),
-        f"{good} of {len(least)} seeds",
-    )
-
-
-def _noticed(texts: pd.DataFrame, model: str) -> Verdict | None:
-    """Whether another text is told better by what draws disagree on than by the output."""
-    own = texts[(texts.model == model) & (texts.text != "own")] if len(texts) else texts
-    if own.empty:
-        return None
-    inside, outside = own["detect_mutual_information"], own["detect_max_probability"]
-    wins = int((inside > outside.clip(lower=0.5)).sum())
-    said = [
-        f"{text} {number(float(part['detect_mutual_information'].mean()), 2)} against "
-        f"{number(float(part['detect_max_probability'].mean()), 2)}"
-        for text, part in own.groupby("text", sort=False)
-    ]
-    return Verdict(
-        f"{model}: windows of another text told by MI better than by max probability",
-        "AUROC higher, and above .5, for every text and seed (aim)",
-        "; ".join(said),
-        _status(wins, int(bool((inside.groupby(own["text"]).mean() > 0.5).all())), len(own)),
-        f"so in {wins} of {len(own)} pairs of text and seed",
-    )
+    status, _ = every(min(more, kept), pairs, "seeds")
+    why = f"more MI on {more} of {pairs} seeds, CE not larger on {kept}"
+    return Verdict(claim, published, measured, status, why)

@@ -7,12 +7,20 @@ import pandas as pd
 from eve_pyro.experiments.engine import Record, scores_frame, tables_frame
 from eve_pyro.experiments.page import Page, change, number
 from eve_pyro.experiments.statistics import entry, summarise
-from eve_pyro.experiments.studies.language.text.predictors import at_mean, predictors, select
+from eve_pyro.experiments.studies.language.text.predictors import (
+    CHOSEN_DROPOUT,
+    CHOSEN_MC,
+    at_mean,
+    predictors,
+    select,
+)
 from eve_pyro.experiments.studies.language.text.rules import shares
-from eve_pyro.experiments.studies.uncertainty.claims import raised, verdicts
+from eve_pyro.experiments.studies.uncertainty.claims import by_rule, raised, verdicts
 from eve_pyro.experiments.studies.uncertainty.tasks import (
     BASE,
+    CHOSEN,
     CONTROLS,
+    DROPOUT,
     JUDGED,
     MECHANISMS,
     PLAIN,
@@ -28,6 +36,7 @@ COLUMNS: dict[str, tuple[str, int]] = {
     "by MI": ("auroc_mutual_information", 3),
     "by both": ("auroc_combined", 3),
 }
+_ORDER = (PLAIN, CHOSEN_DROPOUT, CHOSEN_MC, *(m for m in MECHANISMS if m != PLAIN))
 TEXT_COLUMNS: dict[str, tuple[str, int]] = {
     "CE, nats": ("ce", 3),
     "entropy": ("entropy", 3),
@@ -44,7 +53,7 @@ def write(page: Page, records: Sequence[Record]) -> None:
     scores = scores_frame(records)
     rows = predictors(scores) if len(scores) else predictors(pd.DataFrame())
     layers, texts = tables_frame(records, "layers"), tables_frame(records, "texts")
-    page.text(_method(records))
+    page.text(_method(records, scores))
     page.heading("Verdicts")
     page.verdicts(verdicts(rows, layers, texts))
     page.heading("Everything that was tried")
@@ -56,6 +65,7 @@ def write(page: Page, records: Sequence[Record]) -> None:
         "wrong tokens by 1 - max probability, by MI, and by the sum of both ranks."
     )
     _scores(page, rows, layers, TRIED, BASE)
+    page.text(_choice(rows, layers))
     page.heading("What was chosen, judged")
     page.text(f"Test text, other seeds. Differences are from **{PLAIN}**.")
     _scores(page, rows, layers, JUDGED, PLAIN)
@@ -66,25 +76,43 @@ def write(page: Page, records: Sequence[Record]) -> None:
         page.frame("layers", layers, "statistics of every layer.")
 
 
-def _method(records: Sequence[Record]) -> str:
+def _choice(rows: pd.DataFrame, layers: pd.DataFrame) -> str:
+    """The rule, whom it chooses by these runs, and who was judged."""
+    found = by_rule(rows, layers)
+    said = (
+        "Rule of choice: of the mechanisms that have more mutual information and no larger "
+        "cross-entropy on every development seed, that of the most mutual information, and that "
+        f"of the largest least share. By this table: **{', '.join(found) or 'none'}**."
+    )
+    if found and found != list(CHOSEN):
+        said += f" Judged are {', '.join(CHOSEN)}, chosen by other runs of this table."
+    return said
+
+
+def _method(records: Sequence[Record], scores: pd.DataFrame) -> str:
     task = next(iter(records)).task
     shape, plan, text = (task.arguments[k] for k in ("shape", "plan", "text"))
     scoring = task.arguments["scoring"]
+    tokens, passes = (
+        number(float(scores[c].mean()) if c in scores else float("nan"), digits)
+        for c, digits in (("train_tokens", 0), ("passes", 1))
+    )
     return f"""
 Transformers with {shape.num_layers} blocks of width {shape.d_model}, context {shape.context},
-trained on {text.train_tokens} tokens of the text *{text.corpus}* in {plan.epochs} epochs: the
-regime of many passes in which a plain Transformer over-fits. Learning rate, batches and tokenizer
-are those of the studies of text. Scores are of the last epoch; predictions average
-{scoring.num_samples} draws, those of dropout too, and *at the means* is ordinary dropout.
+trained on {tokens} tokens of the text *{text.corpus}*, {passes} passes per token in {plan.epochs}
+epochs. Learning rate, batches and tokenizer are those of the studies of text. Scores are of the
+last epoch; predictions average {scoring.num_samples} draws. The rate of dropout is chosen in every
+run on validation text, out of {" and ".join(m.removeprefix("dropout-") for m in DROPOUT)};
+*{CHOSEN_DROPOUT}* has it off in prediction.
 
 **{BASE}** has EVE's blocks, form glu, half as wide: the parameters of **{PLAIN}**, the same
 Transformer with gelu units. It is trained by the ELBO with one draw, beta 1e-4, sigma .3 at the
-start. Every other model changes what its name says: *sigma >= 1* is a floor under sigma; *shared
-noise* is drawn once per window and unit; *MC-NLL* has four draws; *published* is form gate, twice
-as wide, beta 1e-3; *prices and floors by layer* have beta {_tuple("beta")} and floors
-{_tuple("sigma_floor")}; *KL balancing* starts from beta 1e-3 and shares it out by KL after every
-epoch; *free bits* are .1 nats per unit at beta 1e-2; *warm-up of beta* goes to 1e-2 over half of
-training; *learned prior* has beta 1e-3.
+start. Every other model changes what its name says: *sigma >= 1* is a floor under sigma, where it
+also starts; *shared noise* is drawn once per window and unit; *MC-NLL* has four draws; *published*
+is form gate, twice as wide (more parameters), beta 1e-3; *prices and floors by layer* have beta
+{_tuple("beta")} and floors {_tuple("sigma_floor")}; *KL balancing* starts from beta 1e-3 and shares
+it out by KL after every epoch; *free bits* are .1 nats per unit at beta 1e-2; *warm-up of beta*
+goes to 1e-2 over half of training; *learned prior* has beta 1e-3.
 """
 
 
@@ -97,7 +125,7 @@ def _scores(
     page: Page, rows: pd.DataFrame, layers: pd.DataFrame, setting: str, baseline: str
 ) -> None:
     frame = select(rows, setting, "last", "raw")
-    models = [m for m in MECHANISMS if m in set(frame.model)]
+    models = [m for m in _ORDER if m in set(frame.model)]
     if baseline not in models:
         page.text("No run of the model to compare with is finished.")
         return
@@ -116,7 +144,7 @@ def _scores(
         cells.append(number(float(least.get(model, float("nan"))), 2))
         if setting == TRIED:
             more, kept, pairs = raised(frame, model, baseline)
-            other = model in CONTROLS
+            other = model not in MECHANISMS or model in CONTROLS
             cells.append("-" if other else f"{more} and {kept} of {pairs}")
         lines.append(cells)
     columns = ["model", "seeds", "CE, nats", "difference", "CE at the means", *COLUMNS, "share"]
@@ -131,7 +159,9 @@ def _texts(page: Page, texts: pd.DataFrame) -> None:
         "The judged models read the test parts of other corpora in their own tokens; *own* is "
         "their own test text. Means over seeds. How well windows of a text are told from those "
         "of their own: AUROC of window means of 1 - max probability, entropy, mutual information "
-        "and local KL, from inputs alone."
+        "and local KL, from inputs alone. WikiText-2 is set in a way of its own (spaces around "
+        "marks, rare words as one token), which also tells it from other texts; cross-entropies "
+        "per token compare down a text's rows, not between texts."
     )
     lines = []
     for (text, model), own in texts.groupby(["text", "model"], sort=False):

@@ -154,3 +154,4 @@ def _cost(page: Page, cost: pd.DataFrame) -> None:
         lines.append([kind, name, time, ratio, single, number(float(row["start_up"]), 1)])
     columns = ["ms", f"/ {BASELINE}", "/ one draw", "first step, s"]
     page.table(["what", "model", *columns], lines)
+    page.frame("cost", cost, "the times.")
