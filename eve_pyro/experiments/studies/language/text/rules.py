@@ -232,7 +232,7 @@ def noticed_beside(
     wide = some.pivot(
         index=["case", "seed"], columns="model", values="detect_mutual_information"
     ).dropna()
-    means = wide.groupby("case", sort=False).mean()
+    means = wide.groupby("case").mean().reindex(table["case"].unique()).dropna()
     measured = "; ".join(
         f"{case}: {model} {number(float(row[model]))}, "
         + ", ".join(f"{name} {number(float(row[name]))}" for name in names)
