@@ -51,7 +51,7 @@ TEXT_COLUMNS: dict[str, tuple[str, int]] = {
 def write(page: Page, records: Sequence[Record]) -> None:
     """Fill the page with whatever runs there are."""
     scores = scores_frame(records)
-    rows = predictors(scores) if len(scores) else predictors(pd.DataFrame())
+    rows = predictors(scores)
     layers, texts = tables_frame(records, "layers"), tables_frame(records, "texts")
     page.text(_method(records, scores))
     page.heading("Verdicts")
@@ -90,7 +90,7 @@ def _choice(rows: pd.DataFrame, layers: pd.DataFrame) -> str:
 
 
 def _method(records: Sequence[Record], scores: pd.DataFrame) -> str:
-    task = next(iter(records)).task
+    task = records[0].task
     shape, plan, text = (task.arguments[k] for k in ("shape", "plan", "text"))
     scoring = task.arguments["scoring"]
     tokens, passes = (

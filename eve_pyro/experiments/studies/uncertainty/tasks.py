@@ -77,7 +77,7 @@ def tasks(smoke: bool) -> list[Task]:
         "shape": replace(size.shape, num_layers=4),
         "plan": replace(size.plan, epochs=epochs),
     }
-    # The best epoch is not asked for: it comes before the noise has anything to do.
+    # What noise is for is over-fitting: the last epoch decides, and alone is scored.
     scoring = replace(size.scoring, best=False)
     judged = {name: MECHANISMS[name] for name in (*CONTROLS, *CHOSEN)}
     found = [

@@ -196,12 +196,16 @@ def noticed(table: pd.DataFrame, model: str, claim: str, published: str) -> Verd
     inside = own["detect_mutual_information"]
     outputs = own[["detect_max_probability", "detect_entropy"]]
     outside = outputs.where(outputs > 0.5, 1 - outputs).max(axis=1)
-    columns = {"MI": "mutual_information", "max probability": "max_probability"}
+    names = {
+        "MI": "mutual_information",
+        "max probability": "max_probability",
+        "entropy": "entropy",
+    }
     said = [
         f"{case}: "
         + ", ".join(
             f"{name} {number(float(part[f'detect_{column}'].mean()))}"
-            for name, column in {**columns, "entropy": "entropy"}.items()
+            for name, column in names.items()
         )
         for case, part in own.groupby("case", sort=False)
     ]
